@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap on-demand bulk rerank bge-m3 parity openvino processors docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-chart deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures gpu tables exporting footprint overload flood soak swap on-demand bulk rerank bge-m3 parity openvino processors docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-chart deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -195,6 +195,13 @@ bench: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo $(if $(f
 
 architectures: $(INLAY) .venv/.locked-dev $(if $(findstring --own,$(ARGS)),,$(ENCODERS)/.locked) ## whole models of five architectures at real sizes beside torch: loading, memory, tokens/s; half an hour, 5 GB of disk, 10 GB of memory
 	@$(BIN)/python -m loadtest.architectures $(ARGS)
+
+# The build for CUDA replaces that for CPUs only where there is a driver.
+GPU_EXTRA = $(if $(findstring --device cpu,$(ARGS)),cpu,gpu)
+gpu: ## on a machine with an NVIDIA GPU: are vectors right, does it serve, tokens/s and memory beside torch; ARGS=--save; ARGS="--device cpu --quick --own" tries the script
+	@[ $(GPU_EXTRA) = cpu ] || command -v nvidia-smi >/dev/null || { echo 'no CUDA device: there is no nvidia-smi, so no NVIDIA driver; nothing was run'; exit 3; }
+	@$(MAKE) --no-print-directory EXTRA=$(GPU_EXTRA) $(INLAY) .venv/.locked-dev $(if $(findstring --own,$(ARGS)),,$(ENCODERS)/.locked)
+	@$(BIN)/python -m loadtest.gpu $(ARGS)
 
 tables: $(INLAY) .venv/.locked-dev .venv/.locked-load ## positional tables: computing, serving and streaming them, as ratios and memory
 	@$(BIN)/python -m loadtest.table_generation $(ARGS)

@@ -24,6 +24,7 @@ THINNED = {  # modules and folders of which `make test` runs the first test and 
     "tests/models/graphs/test_attention.py": 2,
     "tests/models/graphs/test_block_vocabulary.py": 3,
     "tests/models/graphs/test_recipes.py": 3,
+    "tests/models/graphs/test_rectangle.py": 5,
     "tests/models/plots": 3,
     "tests/models/positions": 3,
     "tests/models/tables": 2,

@@ -82,7 +82,7 @@ PROTOCOLS = sorted({path.parent.name for path in (ROOT / "service/protocols").gl
 # A library's name appears in one package; `models (in functions)`: never when models/ is imported.
 IN_FUNCTIONS = " (in functions)"
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "onnxruntime": ("service.runtime.onnx", "service.runtime.prepacked", "models" + IN_FUNCTIONS),
+    "onnxruntime": (*[f"service.runtime.{name}" for name in ("onnx", "prepacked", "gpu")], "models" + IN_FUNCTIONS),
     "onnx": ("models" + IN_FUNCTIONS,),
     "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
     "pyarrow": ("service.bulk", "loadtest.bulk"),

@@ -17,26 +17,37 @@ Batch = tuple[list[int], NDArray[np.int64], NDArray[np.int64]]
 
 
 class Torch:
-    """A checkpoint in float32.
+    """A checkpoint.
 
     Args:
         checkpoint: its folder.
         threads: of torch.
         attention: transformers' name of the implementation: sdpa, eager.
         batch_tokens: padded tokens of a batch, of texts of like length; 0: all texts are one batch.
+        device: cpu or cuda.
+        dtype: of the weights, by torch's name.
 
     Attributes:
         load_seconds: what the model took, once its modules were imported.
     """
 
-    def __init__(self, checkpoint: str, threads: str, attention: str, batch_tokens: str) -> None:
+    def __init__(
+        self,
+        checkpoint: str,
+        threads: str,
+        attention: str,
+        batch_tokens: str,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
         torch.set_num_threads(int(threads))
-        self._batch_tokens = int(batch_tokens)
+        self._batch_tokens, self._device = int(batch_tokens), device
         loader = transformers.AutoModel
         with torch.device("meta"):  # imports what the model needs
             loader.from_config(transformers.AutoConfig.from_pretrained(checkpoint))
         begun = time.perf_counter()
-        self._model = loader.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation=attention).eval()
+        kind = getattr(torch, dtype)
+        self._model = loader.from_pretrained(checkpoint, dtype=kind, attn_implementation=attention).eval().to(device)
         self.load_seconds = time.perf_counter() - begun
         self._model.config.use_cache = False  # of decoders: nothing is generated
         self._pad = self._model.config.pad_token_id or 0
@@ -60,7 +71,8 @@ class Torch:
         vectors: dict[int, Any] = {}
         with torch.inference_mode():
             for batch, ids, mask in prepared:
-                inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
-                rows = self._model(**inputs).last_hidden_state.numpy()
+                arrays = {"input_ids": ids, "attention_mask": mask}
+                inputs = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
+                rows = self._model(**inputs).last_hidden_state.float().cpu().numpy()
                 vectors |= dict(zip(batch, unit_vectors(rows, mask), strict=True))
         return np.stack([vectors[index] for index in range(len(vectors))])

@@ -79,11 +79,11 @@ class RowGraphs:
     """The graphs of an encoder that, after the last attention, compute only the row of each sequence that is pooled.
 
     Attributes:
-        row: the pooled token among those attended to: the first or the last.
+        row: the pooled token among those attended to: the first or the last; on GPUs the pooling of their one form.
         files: files by the graph's name.
     """
 
-    row: Literal["first", "last"]
+    row: str
     files: dict[str, str]
 
 

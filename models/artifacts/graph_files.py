@@ -15,13 +15,14 @@ from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder as encoder_graph
 from models.graphs.encoder import ends_row_by_row
 from models.graphs.positions.rope import rope
-from models.graphs.projections import Float32, Int8
+from models.graphs.projections import Float32, Int8, Narrow
 from models.graphs.row_layout import Row
 from models.graphs.sentence_modules import sentence_modules
 from models.positions.rope.frequencies import frequencies
-from models.recipes.steps import Recipe
+from models.recipes.steps import AddType, Recipe
 from models.tables import int8_matrices
 
+FOR_GPUS = {"RMSNormalization": "SimplifiedLayerNormalization"}  # which keeps the opset that CUDA has all kernels of
 ROWS: dict[str, Row] = {"cls": "first", "lasttoken": "last"}  # that a pooling takes
 
 
@@ -85,6 +86,24 @@ def write_row_graphs(
         files["encoder" + suffix] = f"encoder_row{suffix}.onnx"
         save(_encoder(fitted, placed, recipe, row), folder / files["encoder" + suffix])
     return RowGraphs(row, files)
+
+
+def encoder_for_gpus(card: Card, name: str, placed: Mapping[str, Tensor], element: str) -> bytes:
+    """Return the form for GPUs of an encoder graph of the card, which is made when the model is loaded.
+
+    Args:
+        name: name of the graph.
+        placed: place of each tensor.
+        element: ONNX name of the element type of products and attention.
+    """
+    typed = "types" in card.graphs[name].inputs
+    recipe = tuple(step for step in card.recipe if typed or not isinstance(step, AddType))
+    projections = Float32() if element == "FLOAT" else Narrow(element)
+    ropes, width = card.encodings.ropes, card.hidden_size
+    builder = GraphBuilder(placed, FOR_GPUS)
+    model = encoder_graph(builder, recipe, card.encoder, width, projections, ropes, card.token_width, sent=True)
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
 def _encoder(fitted: FittedModel, placed: dict[str, Tensor], recipe: Recipe, row: Row | None = None) -> Any:

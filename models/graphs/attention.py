@@ -40,6 +40,7 @@ def attend(
     width: int,
     terms: Terms,
     relative: tuple[str | None, str | None] = (None, None),
+    element: str = "FLOAT",
 ) -> str:
     """Emit the attention of each sequence by head, softmax(scale * query @ key.T + terms) @ value.
 
@@ -51,11 +52,14 @@ def attend(
         width: width of a head.
         terms: terms of the scores.
         relative: what a Disentangled multiplies with queries and keys, from `relative_matrices`.
+        element: the element type of query, key and value; only in a rectangle whose indices are sent not float32.
 
     Returns:
-        float32 [N, heads * width].
+        [N, heads * width], of the element type.
     """
-    forms = _Attention(projected, rows, step, width, terms, relative)
+    forms = _Attention(projected, rows, step, width, terms, relative, element)
+    if rows.slots:
+        return forms.sent(builder)
     if rows.images:
         return forms.of_one_length(builder)
     if terms.relative:
@@ -98,6 +102,7 @@ class _Attention:
     head_width: int
     terms: Terms
     relative: tuple[str | None, str | None]
+    element: str = "FLOAT"
 
     @property
     def heads(self) -> int:
@@ -121,8 +126,62 @@ class _Attention:
         for emit in (then, otherwise):
             inside = builder.inner()
             value = emit(inside)
-            branches.append(inside.graph("branch", {}, {value: (value, "FLOAT", ("tokens", self.width))}))
+            branches.append(inside.graph("branch", {}, {value: (value, self.element, ("tokens", self.width))}))
         return builder.op("If", condition, then_branch=branches[0], else_branch=branches[1])
+
+    def sent(self, builder: GraphBuilder) -> str:
+        """Emit the forms of rectangle.py."""
+        if self.step.cap:
+            return self.padded_of_terms(builder)
+        if self.step.bias or self.step.left is not None or self.step.right:
+            return self.biased(builder)
+        if self.step.right == 0:
+            return self.choose(builder, "plain", self.causal, self.biased)
+        return self.choose(builder, self.rows.uniform, self.flash_of_each, self.counted)
+
+    def counted(self, builder: GraphBuilder) -> str:
+        """Emit a rectangle of queries, with the keys and values that are attended to."""
+        places = self.rows.take, self.rows.keys, self.rows.keys
+        gathered = [builder.op("Gather", *each) for each in zip(self.projected, places, strict=True)]
+        return builder.op("Gather", self._multi_head(builder, gathered, "", "counts"), self.rows.back)
+
+    def causal(self, builder: GraphBuilder) -> str:
+        """Emit a rectangle whose rows see those before them."""
+        gathered = [builder.op("Gather", value, self.rows.take) for value in self.projected]
+        return builder.op("Gather", self._multi_head(builder, gathered, unidirectional=1), self.rows.back)
+
+    def biased(self, builder: GraphBuilder) -> str:
+        """Emit a rectangle with a term of the scores that hides what is not seen."""
+        gathered = [builder.op("Gather", value, self.rows.take) for value in self.projected]
+        bias = builder.shared((self.terms, self.element), lambda: self._bias(builder))
+        for query, matrix, turned in zip(gathered[:2], self.relative, (False, True), strict=True):
+            if matrix is not None:
+                bias = builder.op("Add", bias, self._relative(builder, query, matrix, turned))
+        return builder.op("Gather", self._multi_head(builder, gathered, "", "", bias), self.rows.back)
+
+    def _bias(self, builder: GraphBuilder) -> str:
+        """Emit the terms that all heads or layers share, [B, 1 or heads, S, S]."""
+        hidden = builder.op("Unsqueeze", self.rows.hidden, builder.ints(1, 2))  # (B, 1, 1, S)
+        if self.terms.added:
+            bias = builder.op("Add", hidden, self.terms.added)
+        else:
+            slots = builder.op("Reshape", self.rows.slots, builder.ints(1))
+            bias = builder.op("Expand", hidden, builder.op("Concat", slots, builder.ints(1), axis=0))
+        return bias if self.element == "FLOAT" else builder.cast(bias, self.element)
+
+    def _relative(self, builder: GraphBuilder, gathered: str, matrix: str, turned: bool) -> str:
+        """Emit the term of a Disentangled by queries or, `turned`, by keys [B, S, heads * w]: [B, heads, S, S]."""
+        by_head = builder.op("Reshape", gathered, builder.ints(0, 0, self.heads, self.head_width))
+        rows = builder.op("Transpose", by_head, perm=[0, 2, 1, 3])
+        factors = builder.op("Transpose", matrix, perm=[1, 2, 0])  # (heads, w, 2 span)
+        factors = factors if self.element == "FLOAT" else builder.cast(factors, self.element)
+        factors = builder.op("Mul", factors, builder.cast(builder.scalar(self.scale), self.element))
+        products = builder.op("MatMul", rows, factors)  # (B, heads, S, 2 span)
+        index = str(self.terms.relative)
+        index = builder.op("Transpose", index, perm=[1, 0]) if turned else index
+        shape = builder.op("Concat", builder.cut(builder.op("Shape", products), 0, 3), builder.ints(1), axis=0)
+        term = builder.op("GatherElements", products, builder.op("Expand", index, shape), axis=3)
+        return builder.op("Transpose", term, perm=[0, 1, 3, 2]) if turned else term
 
     def of_one_length(self, builder: GraphBuilder) -> str:
         """Emit sequences of one length, long ones by flash attention."""
@@ -259,6 +318,8 @@ class _Attention:
 
     def _whole_terms(self, builder: GraphBuilder) -> str:
         """Emit the terms of a rectangle of sequences as long as the longest, [1 or heads, S, S]."""
+        if self.rows.slots:
+            return str(self.terms.added)
         zero = builder.ints(0)
         end = builder.op("Reshape", self.terms.longest, builder.ints(1))
         return self.terms.slice(builder, str(self.terms.added), (zero, end), (zero, end))
@@ -354,8 +415,8 @@ class _Attention:
             ),
         )
 
-    def _multi_head(self, builder: GraphBuilder, values: list[str], *masks: str) -> str:
-        options: dict[str, Any] = {} if self.step.scale is None else {"scale": self.step.scale}
+    def _multi_head(self, builder: GraphBuilder, values: list[str], *masks: str, **options: Any) -> str:
+        options |= {} if self.step.scale is None else {"scale": self.step.scale}
         mixed = builder.op("MultiHeadAttention", *values, *masks, domain=CONTRIB, num_heads=self.heads, **options)
         return self._joined(builder, mixed)
 

@@ -30,10 +30,12 @@ class GraphBuilder:
 
     Args:
         placed: place of each tensor in files that must lie beside the .onnx.
+        instead: operators that stand for others.
     """
 
-    def __init__(self, placed: Mapping[str, Tensor]) -> None:
+    def __init__(self, placed: Mapping[str, Tensor], instead: Mapping[str, str] | None = None) -> None:
         self.placed = placed
+        self.instead = instead or {}
         self._prefix = ""
         self._nodes: list[Any] = []
         self._initializers: dict[str, Any] = {}
@@ -44,6 +46,7 @@ class GraphBuilder:
         """Append a node; with several outputs they are called `name`, `name.1`, `name.2`."""
         from onnx import helper
 
+        kind = self.instead.get(kind, kind)
         if kind == "RMSNormalization":
             self._opset = OPSET_RMS_NORM
         name = f"{self._prefix}{kind}_{len(self._nodes)}"
@@ -132,7 +135,7 @@ class GraphBuilder:
 
     def inner(self) -> "GraphBuilder":
         """Return a builder of a graph inside a node of this one, which may use this one's values and weights."""
-        inside = GraphBuilder(self.placed)
+        inside = GraphBuilder(self.placed, self.instead)
         inside._prefix = f"{self._prefix}inner_{len(self._nodes)}_"
         inside._initializers = self._initializers
         return inside

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from models.graphs import rectangle
 from models.graphs.attention import attend, attend_of_one
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.convolution import convolved, sequence_numbers
@@ -17,7 +18,7 @@ from models.graphs.experts import gated, mixture
 from models.graphs.input_layer import INPUTS, emit_input_layer, inputs_of, mask_rows, packed_output
 from models.graphs.positions.rope import cos_sin, filled
 from models.graphs.positions.rope_by_length import cos_sin_by_length
-from models.graphs.projections import Float32, Projections, Recorded
+from models.graphs.projections import Float32, Recorded
 from models.graphs.row_layout import Row, RowLayout, layout, rows_of_one
 from models.graphs.row_steps import activate, emit_row_step
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
@@ -96,10 +97,11 @@ def encoder(
     recipe: Recipe,
     blocks: Recipe,
     width: int,
-    projections: Projections | None = None,
+    projections: Float32 | None = None,
     ropes: Ropes | None = None,
     ends: int | None = None,
     row: Row | None = None,
+    sent: bool = False,
 ) -> Any:
     """Return the ModelProto of the input layer and all blocks.
 
@@ -117,18 +119,25 @@ def encoder(
         ends: the width of the rows behind the last step; None: d.
         row: the output is ONE_ROW float32 [B, d] instead, the row of this token of each sequence: what is
             behind the last attention is computed of these rows alone. `blocks` must end row by row.
+        sent: attention takes the form for GPUs, whose further inputs are rectangle.INPUTS, and ONE_ROW, the vector of
+            each sequence by `shares`, is an output too.
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
-    emitter = Blocks(builder, projections, layout(builder), width, ropes or {}, by_places=places_images(blocks))
+    rows = rectangle.layout(builder) if sent else layout(builder)
+    emitter = Blocks(builder, projections, rows, width, ropes or {}, by_places=places_images(blocks))
     outputs: dict[str, tuple[str, str, Sequence[str | int]]]
     if row:
         outputs = {ONE_ROW: (emitter.emit_one(blocks, x, row), "FLOAT", ("sequences", ends or width))}
     else:
-        outputs = {"last_hidden_state": packed_output(emitter.emit(blocks, x), ends or width)}
+        x = emitter.emit(blocks, x)
+        outputs = {"last_hidden_state": packed_output(x, ends or width)}
+    if sent:
+        outputs[ONE_ROW] = rectangle.pooled(builder, x), "FLOAT", ("sequences", ends or width)
     if isinstance(projections, Recorded):
         outputs |= {name: (value, "FLOAT", ("columns",)) for name, value in projections.largest.items()}
-    return builder.model("encoder", {name: INPUTS[name] for name in encoder_inputs(recipe, blocks)}, outputs)
+    inputs = {name: INPUTS[name] for name in encoder_inputs(recipe, blocks)}
+    return builder.model("encoder", inputs | rectangle.INPUTS if sent else inputs, outputs)
 
 
 @dataclass(slots=True)
@@ -149,7 +158,7 @@ class Blocks:
     """
 
     builder: GraphBuilder
-    projections: Projections
+    projections: Float32
     rows: RowLayout
     width: int
     ropes: Ropes
@@ -227,7 +236,8 @@ class Blocks:
             self._placed(rows, count, width, norm, step)
             for rows, count, norm in zip(values, (step.heads, heads), (step.query_norm, step.key_norm), strict=False)
         )
-        value = self._by_head(values[2], heads, width, step.value_norm, step)
+        value = self.projections.widened(self.builder, values[2]) if step.value_norm else values[2]
+        value = self._by_head(value, heads, width, step.value_norm, step)
         if heads < step.heads:
             key, value = (self._repeated(rows, heads, width, step.heads // heads) for rows in (key, value))
         relative: tuple[str | None, str | None] = (None, None)
@@ -238,16 +248,26 @@ class Blocks:
                 step.heads,
                 lambda linear, rows: self.projections.constant(self.builder, first, linear, rows),
             )
-        projected = (query, key, value)
+        projected = query, key, value
         if index is None:
-            rows = self.windows if step.windowed and self.windows else self.rows
-            mixed = attend(self.builder, projected, rows, step, width, self._terms(step), relative)
+            mixed = self._attended(projected, step, width, relative)
         else:
             one_row = attend_of_one(self.builder, projected, self.rows, step, width, self._terms(step), relative, index)
             mixed = self.builder.op("Concat", one_row, one_row, axis=0)
         mixed = self._normed(step.mixed_norm, mixed)
         added = self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
         return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
+
+    def _attended(
+        self, projected: tuple[str, str, str], step: Attention, width: int, relative: tuple[str | None, str | None]
+    ) -> str:
+        rows = self.windows if step.windowed and self.windows else self.rows
+        convert = self.projections.widened if step.cap else self.projections.narrowed
+        query, key, value = (convert(self.builder, each) for each in projected)
+        element = "FLOAT" if step.cap else self.projections.element
+        terms = self._terms(step)
+        mixed = attend(self.builder, (query, key, value), rows, step, width, terms, relative, element)
+        return self.projections.like(mixed, query)
 
     def feed_forward(self, step: FeedForward, x: str) -> str:
         """Emit the term that a feed-forward step adds to x."""
@@ -284,9 +304,11 @@ class Blocks:
         """Emit the term that a short convolution adds to x."""
         builder, (first, last) = self.builder, products((step,))
         rows = mask_rows(builder, self._normed(step.norm, x))
-        parts = builder.op("Split", self.projections.emit(builder, first, rows)[0], axis=1, num_outputs=3, outputs=3)
+        joined = self.projections.widened(builder, self.projections.emit(builder, first, rows)[0])
+        parts = builder.op("Split", joined, axis=1, num_outputs=3, outputs=3)
         mixed = self.convolved(step.convolution, builder.op("Mul", parts, f"{parts}.2"))
-        return self.projections.emit(builder, last, builder.op("Mul", f"{parts}.1", mixed))[0]
+        rows = self.projections.emit(builder, last, builder.op("Mul", f"{parts}.1", mixed))[0]
+        return self.projections.widened(builder, rows)
 
     def convolved(self, step: Convolution, x: str) -> str:
         """Emit a convolution of rows x."""
@@ -324,16 +346,18 @@ class Blocks:
         """Emit a feed-forward step without its norms."""
         first, last = products_of(step, smoothed)
         values = self.projections.emit(self.builder, first, rows)
+        values = self.projections.activated_as(self.builder, values, step.activation)
         inner = activate(self.builder, values[-1], step.activation)  # of the gate where there is one
         if step.gate:
             inner = self.builder.op("Mul", inner, values[0])
-        return self.projections.emit(self.builder, last, self._normed(step.inner_norm, inner))[0]
+        inner = self._normed(step.inner_norm, self.projections.like(inner, values[0]))
+        return self.projections.widened(self.builder, self.projections.emit(self.builder, last, inner)[0])
 
     def _normed(self, norm: Norm | Multiply | None, x: str) -> str:
-        return emit_row_step(self.builder, norm, x) if norm else x
+        return emit_row_step(self.builder, norm, self.projections.widened(self.builder, x)) if norm else x
 
     def _closed(self, step: Attention | FeedForward | Experts, value: str) -> str:
-        value = self._normed(step.closing, value)
+        value = self._normed(step.closing, self.projections.widened(self.builder, value))
         return value if step.factor == 1.0 else self.builder.op("Mul", value, self.builder.scalar(step.factor))
 
     def _terms(self, step: Attention) -> Terms:
@@ -343,11 +367,13 @@ class Blocks:
             same = type(same)(same.relative, None, None, None, same.buckets, same.reach)
         key = (same, step.left, step.right)
         if key not in self.terms:
-            self.terms[key] = terms_of(self.builder, step)
+            self.terms[key] = terms_of(self.builder, step, self.rows.slots)
         return self.terms[key]
 
     def _placed(self, rows: str, heads: int, width: int, norm: Norm | HeadNorms | None, step: Attention) -> str:
         """Emit queries or keys with their norm and rotated, in the step's order."""
+        if norm or step.rotation:
+            rows = self.projections.widened(self.builder, rows)
         if not step.norms_behind:
             rows = self._by_head(rows, heads, width, norm, step)
         rows = self._rotated(rows, heads, width, step.rotation) if step.rotation else rows
@@ -420,4 +446,4 @@ class Blocks:
         builder = self.builder
         split = builder.op("Reshape", rows, builder.ints(-1, heads, 1, width))
         wide = builder.op("Expand", split, builder.ints(1, 1, times, 1))
-        return builder.op("Reshape", wide, builder.ints(-1, heads * times * width))
+        return self.projections.like(builder.op("Reshape", wide, builder.ints(-1, heads * times * width)), rows)

@@ -10,42 +10,101 @@ scales to MatMulIntegerToFloat, and reads the rows' scales as one number, withou
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from models.graphs.adapters import adapted
 from models.graphs.builder import CONTRIB, GraphBuilder
-from models.recipes.steps import Linear
+from models.recipes.steps import Activation, Linear
 from models.tables.int8_matrices import LARGEST, Product, codes_name, scales_name
 
 _ZERO_POINT = 128
 _SMALLEST = 1e-9  # largest value of a row of zeros
+FLOAT16_ACTIVATIONS: frozenset[Activation] = frozenset({"gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"})
 ROWS = np.array([0])
 COLUMNS = np.array([1])
 
 
-class Projections(Protocol):
-    """A way to emit products."""
+class Float32:
+    """Products of float32 matrices, and the interface of the other ways to emit products.
+
+    Attributes:
+        element: the ONNX name of the element type of their results.
+    """
+
+    element = "FLOAT"
+
+    def narrowed(self, builder: GraphBuilder, value: str) -> str:
+        """Return a value in the element type of the products."""
+        return value
+
+    def widened(self, builder: GraphBuilder, value: str) -> str:
+        """Return a value in float32."""
+        return value
+
+    def like(self, value: str, source: str) -> str:
+        """Note that a value has the element type of another one, and return it."""
+        return value
+
+    def activated_as(self, builder: GraphBuilder, values: list[str], activation: Activation) -> list[str]:
+        """Return values in an element type that an activation has a kernel for."""
+        return values
 
     def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
         """Return the results [N, outputs] of Linear steps that read the same rows x [N, K]."""
-
-    def constant(self, builder: GraphBuilder, product: Product, linear: Linear, x: str) -> str:
-        """Return what a Linear step, of the product or another, gives for rows that do not depend on the input."""
-
-
-class Float32:
-    """Products of float32 matrices."""
-
-    def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
-        """Return the results of the product's Linear steps."""
         values = [builder.op("Gemm", x, *_parameters(builder, linear), transB=1) for linear in product.linears]
         return _adapted(builder, product, x, values)
 
     def constant(self, builder: GraphBuilder, product: Product, linear: Linear, x: str) -> str:
-        """Return the result of one Linear step."""
+        """Return what a Linear step, of the product or another, gives for rows that do not depend on the input."""
         return builder.op("Gemm", x, *_parameters(builder, linear), transB=1)
+
+
+class Narrow(Float32):
+    """Products of float16 or bfloat16 matrices, cast when the session opens; what is added up stays float32.
+
+    The rows between blocks, norms and rotations are float32. A residual in float16 would overflow in T5 and Gemma.
+    """
+
+    def __init__(self, element: str) -> None:
+        self.element = element
+        self._narrow: set[str] = set()
+
+    def narrowed(self, builder: GraphBuilder, value: str) -> str:
+        """Return a value in the element type of the products."""
+        if value in self._narrow:
+            return value
+        narrow = builder.cast(value, self.element)
+        self._narrow.add(narrow)
+        return narrow
+
+    def widened(self, builder: GraphBuilder, value: str) -> str:
+        """Return a value in float32."""
+        return builder.cast(value, "FLOAT") if value in self._narrow else value
+
+    def like(self, value: str, source: str) -> str:
+        """Note that a value has the element type of another one, and return it."""
+        if source in self._narrow:
+            self._narrow.add(value)
+        return value
+
+    def activated_as(self, builder: GraphBuilder, values: list[str], activation: Activation) -> list[str]:
+        """Return values in an element type that an activation has a kernel for."""
+        if self.element == "FLOAT16" and activation in FLOAT16_ACTIVATIONS:
+            return values
+        return [self.widened(builder, value) for value in values]
+
+    def emit(self, builder: GraphBuilder, product: Product, x: str) -> list[str]:
+        """Return the results of the product's Linear steps; those with adapters in float32."""
+        rows, values = self.narrowed(builder, x), []
+        for linear in product.linears:
+            parameters = [self._weight(builder, name) for name in (linear.weight, linear.bias) if name]
+            value = self.like(builder.op("Gemm", rows, *parameters, transB=1), rows)
+            values.append(self.widened(builder, value) if linear.adapter else value)
+        return _adapted(builder, product, self.widened(builder, x), values)
+
+    def _weight(self, builder: GraphBuilder, name: str) -> str:
+        return builder.shared((name, self.element), lambda: builder.cast(builder.weight(name), self.element))
 
 
 class Recorded(Float32):

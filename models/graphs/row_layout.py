@@ -32,6 +32,7 @@ class RowLayout:
         lengths: int64 [B], rows of each sequence.
         images: the rows are those of images of one size: the form is "one length" in every batch, and all values but
             `long` and `lengths` are unused.
+        slots: int64 without dimensions, S of a rectangle whose indices are sent (rectangle.py); "": they are not.
     """
 
     uniform: str
@@ -46,6 +47,7 @@ class RowLayout:
     back: str
     lengths: str = "lengths"
     images: bool = False
+    slots: str = ""
 
 
 def layout(builder: GraphBuilder) -> RowLayout:

@@ -22,7 +22,8 @@ class Terms:
     """The terms of the scores of one or several attention steps.
 
     Attributes:
-        longest: int64 scalar, the length of the batch's longest sequence; empty where there are no terms.
+        longest: int64 scalar, the length of the batch's longest sequence; empty where there are no terms, or where
+            their matrices are those of a rectangle.
         added: float32 [1 or heads, rows, 2 * longest], what is added to scores, -inf where a row is not seen; None:
             nothing.
         relative: int64 [rows, 2 * longest], rows of a Disentangled's table; None: there is none.
@@ -41,14 +42,15 @@ class Terms:
         return builder.op("Slice", value, begins, ends, builder.ints(-2, -1))
 
 
-def terms_of(builder: GraphBuilder, step: Attention) -> Terms:
-    """Emit the terms of an attention step."""
+def terms_of(builder: GraphBuilder, step: Attention, slots: str = "") -> Terms:
+    """Emit the terms of an attention step; with `slots` those of a rectangle, [.., slots, slots]."""
     if step.bias is None and step.left is None and step.right is None:
         return Terms("", None, None)
-    longest = builder.op("ReduceMax", "lengths", keepdims=0)
+    longest = "" if slots else builder.op("ReduceMax", "lengths", keepdims=0)
     one, zero = builder.scalar(1, np.int64), builder.scalar(0, np.int64)
-    rows = builder.op("Range", zero, builder.op("Min", longest, builder.scalar(LONG, np.int64)), one)
-    columns = builder.op("Range", builder.op("Neg", longest), longest, one)
+    count = slots or builder.op("Min", longest, builder.scalar(LONG, np.int64))
+    rows = builder.op("Range", zero, count, one)
+    columns = rows if slots else builder.op("Range", builder.op("Neg", longest), longest, one)
     distances = builder.op("Sub", columns, builder.op("Unsqueeze", rows, builder.ints(1)))
     seen = _seen(builder, step, distances)
     bias = relative = None

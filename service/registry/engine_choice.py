@@ -30,7 +30,9 @@ TOO_FAR = 0.99  # least cosine with which it is served at all
 RANDOM_LENGTHS = (3, 16, 17, 40)
 MOST_TEXTS = 16  # texts that a loaded model is measured with, from those that int8 encoders are judged by
 
-Load = Callable[[Card], Engine]
+DTYPES: tuple[Precision, ...] = ("float16", "bfloat16", "float32")  # of encoders on GPUs, the fastest first
+
+Load = Callable[..., Engine]  # of a card, and of the device where it is not that of the settings
 
 
 def choose(
@@ -40,7 +42,7 @@ def choose(
 
     Args:
         folder: folder of the exported model.
-        load_onnx: returns the ONNX Runtime engine for the graphs of a card.
+        load_onnx: returns the ONNX Runtime engine for the graphs of a card, on a device if one is named.
 
     Raises:
         StartError: the engine that the settings name cannot run here, or gives other vectors; one line.
@@ -49,6 +51,8 @@ def choose(
         from service.runtime import reference
 
         return reference.load(folder, card), Choice("reference", "float64")
+    if settings.device != "cpu" and (found := _on_gpus(folder, card, tokenizer, settings, load_onnx)):
+        return found
     flags = machine.processor_flags()
     reason = _fault(card, settings, flags)
     if reason is not None:
@@ -60,7 +64,7 @@ def choose(
     whole = load_onnx(card)
     if whole.device != "cpu":
         return whole, Choice(reason="not OpenVINO: there is CUDA")
-    rows = load_onnx(replace(card, graphs={name: graph for name, graph in card.graphs.items() if not graph.attends}))
+    rows = load_onnx(_without_encoder(card))
     engine = openvino.load(folder, card, rows, precision, threads, twice=whole.alone is not None)
     closeness = measure(card, tokenizer, whole, engine)
     if settings.engine == "auto" and not closeness.least >= CLOSE_ENOUGH:
@@ -72,6 +76,49 @@ def choose(
         )
     why = "as set" if settings.engine == "openvino" else "the processor has AMX"
     return engine, Choice("openvino", precision, f"OpenVINO {openvino.VERSION}, {precision}: {why}", closeness)
+
+
+def _without_encoder(card: Card) -> Card:
+    graphs = {name: graph for name, graph in card.graphs.items() if not graph.attends or graph.layout == "image"}
+    return replace(card, graphs=graphs, row_graphs=None)
+
+
+def _on_gpus(
+    folder: Path, card: Card, tokenizer: Tokenizer | None, settings: Settings, load_onnx: Load
+) -> tuple[Engine, Choice] | None:
+    """Return the engine of an encoder's graph for GPUs; None if there is no GPU, or the model has no such form.
+
+    Its vectors are compared with those of float32 on the CPU: a float16 that overflows, or a kernel that is wrong, is
+    found before it is served.
+    """
+    from service.runtime import gpu, onnx
+
+    if not onnx.has_cuda() or gpu.fault(card) is not None:
+        return None
+    rows = load_onnx(_without_encoder(card))
+    if rows.device != "cuda":
+        return None
+    numbers = () if settings.gpus == ("all",) else tuple(map(int, settings.gpus))
+    named = settings.gpu_dtype != "auto"
+    expected = load_onnx(replace(card, row_graphs=None), "cpu")
+    faults: list[str] = []
+    for dtype in (settings.gpu_dtype,) if settings.gpu_dtype != "auto" else DTYPES:
+        try:
+            engine = gpu.load(folder, card, rows, dtype, numbers, settings.gpu_memory_bytes)
+        except StartError as error:
+            faults.append(f"{dtype}: {error}")
+            continue
+        closeness = measure(card, tokenizer, expected, engine)
+        if closeness.least >= (TOO_FAR if named or dtype == "float32" else CLOSE_ENOUGH):
+            why = (
+                "as set"
+                if named
+                else "; not ".join([f"the {'next' if faults else 'first'} that is close enough", *faults])
+            )
+            reason = f"{dtype} on {engine.runs} GPU{'s' * (engine.runs > 1)}: {why}"
+            return engine, Choice("onnx", dtype, reason, closeness, gpu.pooling(card) or "")
+        faults.append(f"{dtype}: cosines of {closeness.least:.5f} to float32 on the CPU")
+    raise StartError(f"{card.name} cannot be served on the GPU, " + "; ".join(faults) + "; use --device cpu")
 
 
 def _fault(card: Card, settings: Settings, flags: Set[str]) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts import weights
-from models.artifacts.card import Card
+from models.artifacts.card import Card, RowGraphs
 from models.artifacts.hash_checks import check_changed, check_hashes
 from models.errors import ModelError
 from service.embedding.execution import run_of
@@ -92,6 +92,8 @@ def _opened(folder: Path, card: Card, version: str, settings: Settings, threads:
     tensors = weights.tensors(folder, card)
     if choice.engine != "onnx":  # others run the whole encoder
         card = replace(card, row_graphs=None)
+    if choice.pooling:
+        card = replace(card, row_graphs=RowGraphs(choice.pooling, dict.fromkeys(card.graphs, "")))
     return Model(
         card,
         engine,
@@ -132,13 +134,14 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
     )
 
 
-def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:
+def _onnx(folder: Path, settings: Settings, threads: int, card: Card, device: str = "") -> Engine:
     from service.runtime import onnx
 
     size = sum(file.bytes for file in card.files.values())
     twice = size <= available_memory() // settings.workers // TWICE_SHARE
-    room = settings.prepacked_bytes
-    return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes, twice, room)
+    gpu = 0 if settings.gpus == ("all",) else int(settings.gpus[0])
+    where, room = device or settings.device, settings.prepacked_bytes
+    return onnx.load(folder, card, where, threads, settings.gpu_memory_bytes, twice, room, gpu)
 
 
 def encoder_tokens(engine: Engine, choice: Choice) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 Name = Literal["onnx", "openvino", "reference"]
-Precision = Literal["float32", "bfloat16", "float64"]
+Precision = Literal["float32", "bfloat16", "float16", "float64"]
 
 
 class Closeness(NamedTuple):
@@ -24,12 +24,14 @@ class Choice(NamedTuple):
         precision: precision of matrix products.
         reason: why this one, for the start-up line; empty: there is one only.
         closeness: cosines to float32, measured when the model was loaded; None: it is float32 or better.
+        pooling: the pooling by which the encoder's graph for GPUs makes the vector of a text; "": it makes none.
     """
 
     engine: Name = "onnx"
     precision: Precision = "float32"
     reason: str = ""
     closeness: Closeness | None = None
+    pooling: str = ""
 
 
 class Engine(Protocol):

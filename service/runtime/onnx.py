@@ -138,6 +138,7 @@ def load(
     gpu_memory_bytes: int = 0,
     twice: bool = False,
     prepacked_bytes: int = 0,
+    gpu: int = 0,
 ) -> OnnxEngine:
     """Return an engine with a session for every graph of the card; tables stay on disk and are mapped.
 
@@ -151,19 +152,20 @@ def load(
         gpu_memory_bytes: bytes of the arena of each graph on CUDA; 0: no limit.
         twice: whether there is memory for the weights of graphs with attention twice.
         prepacked_bytes: bytes that the copy of a graph, packed for this processor, may take beside the model.
+        gpu: number of the GPU on CUDA.
 
     Raises:
         StartError: CUDA was asked for and is missing, or ONNX Runtime rejects a graph; one line.
     """
     ort.set_default_logger_severity(SILENT)  # what matters is raised, in one line
-    providers = _providers(device, gpu_memory_bytes)
+    chosen = providers(device, gpu_memory_bytes, gpu)
     graphs, rows = card.every_graph, card.row_graphs.files if card.row_graphs else {}
     matrices = _matrix_bytes(card)
     packed = not card.encoder or matrices <= MAX_PACKED
     size = card.bytes + matrices
-    kept = matrices >= prepacked.MIN_BYTES and size <= prepacked_bytes and providers == [CPU]
+    kept = matrices >= prepacked.MIN_BYTES and size <= prepacked_bytes and chosen == [CPU]
     copies = prepacked.Copies(folder, card, size) if kept else None
-    opened = partial(_opened, folder, graphs, rows, providers, packed, copies)
+    opened = partial(_opened, folder, graphs, rows, chosen, packed, copies)
     sessions = opened(threads, graphs)
     devices = {"cuda" if session.get_providers()[0] == CUDA else "cpu" for session in sessions.values()}
     if device == "cuda" and devices != {"cuda"}:
@@ -217,21 +219,33 @@ def _matrix_bytes(card: Card) -> int:
     return card.bytes - sum([table.bytes for table in (card.tables or {}).values()])
 
 
+def has_cuda() -> bool:
+    """Return whether this onnxruntime is a build for CUDA; there may be no GPU."""
+    return CUDA in ort.get_available_providers()
+
+
 def explain_device(device: str) -> str:
     """Return why a model runs on its device, for the start-up line."""
     if device == "cuda":
         return "CUDA found"
-    if CUDA in ort.get_available_providers():
+    if has_cuda():
         return "onnxruntime-gpu found no usable CUDA device"
     return "this onnxruntime is the CPU build"
 
 
-def _providers(device: str, gpu_memory_bytes: int) -> list[Any]:
-    if device == "cpu" or CUDA not in ort.get_available_providers():
+def providers(device: str, gpu_memory_bytes: int = 0, gpu: int = 0) -> list[Any]:
+    """Return the providers of a session, with their options.
+
+    Args:
+        device: as for `load`.
+        gpu_memory_bytes: bytes of the arena on CUDA; 0: no limit.
+        gpu: number of the GPU.
+    """
+    if device == "cpu" or not has_cuda():
         return [CPU]
     ort.preload_dlls()  # finds the CUDA and cuDNN wheels
     limit = {"gpu_mem_limit": str(gpu_memory_bytes)} if gpu_memory_bytes else {}
-    return [(CUDA, CUDA_OPTIONS | limit), CPU]
+    return [(CUDA, CUDA_OPTIONS | limit | {"device_id": str(gpu)}), CPU]
 
 
 def _session(

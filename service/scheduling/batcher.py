@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from service.errors import EngineFailure
+from service.errors import EngineFailure, Unavailable
 from service.scheduling.callers import Item, ItemTimes, QueuedItem, Result
 from service.scheduling.fair_queue import FairQueue
 
@@ -370,4 +370,7 @@ class Batcher(Generic[Item, Result]):
     def _fail(self, future: "asyncio.Future[Result]", error: BaseException) -> None:
         self._count_failed()
         log.error("a run failed: %s: %s", type(error).__name__, error)
-        future.set_exception(EngineFailure(f"the engine could not compute this request: {error}"))
+        if isinstance(error, Unavailable):
+            future.set_exception(Unavailable(error.received, remedy=error.remedy))
+        else:
+            future.set_exception(EngineFailure(f"the engine could not compute this request: {error}"))

@@ -32,7 +32,7 @@ KINDS: tuple[type[OutputKind], ...] = (
     GraphRows,
 )
 """The first kind that makes an output of a name counts; a new kind of output is a class and its row here."""
-ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row
+ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row; others of row_graphs are named as they are
 
 
 def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
@@ -137,7 +137,8 @@ def _check_fields(planning: Planning, kinds: Sequence[type[OutputKind]]) -> None
 
 
 def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
-    one_row = card.row_graphs and {kind.row_pooling for kind in kinds} == {ROW_POOLINGS[card.row_graphs.row]}
+    row = card.row_graphs.row if card.row_graphs else None
+    one_row = row and {kind.row_pooling for kind in kinds} == {ROW_POOLINGS.get(row, row)}
     graphs: Graphs = {}
     for source in dict.fromkeys(kind.source for kind in kinds):
         graph = None if source is None else card.graph_for(source, typed)

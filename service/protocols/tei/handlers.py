@@ -111,7 +111,7 @@ class Operations:
         return {
             "model_id": card.source if "/" in card.source else card.name,
             "model_sha": None,
-            "model_dtype": model.choice.precision if model.choice.engine == "openvino" else card.dtype,
+            "model_dtype": model.choice.precision if model.choice.closeness else card.dtype,
             "served_model_name": card.name,
             "model_type": _model_type(model),
             "max_concurrent_requests": settings.max_concurrent_requests,

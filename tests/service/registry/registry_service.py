@@ -26,7 +26,7 @@ class Service:
     """The loaded models of a store, and the pipeline that embeds with them."""
 
     def __init__(self, store: Path, **changes: Any) -> None:
-        settings = Settings(store=store, device="cpu", **{"threads": 1, **changes})
+        settings = Settings(store=store, **{"device": "cpu", "threads": 1, **changes})
         self.registry = open_registry(settings, Metrics())
         self.pipeline = EmbeddingPipeline(self.registry, settings)
 
