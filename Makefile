@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures gpu tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino processors docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-chart deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures gpu tables exporting footprint overload flood soak swap on-demand bulk rerank bge-m3 parity openvino processors docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-chart deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -233,6 +233,9 @@ bge-m3: $(INLAY) .venv/.locked-dev ## a model of BGE-M3's shape: what all its ou
 
 swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchange a model again and again under load: requests sent, failed, versions seen
 	@$(BIN)/python -m loadtest.swap $(ARGS)
+
+on-demand: $(INLAY) .venv/.locked-dev $(DEMO)/card.json ## how long a cold model takes to answer, and what a request for a loaded one waits beside loads; half a minute
+	@$(BIN)/python -m loadtest.on_demand $(ARGS)
 
 # ---- deploy
 

@@ -268,20 +268,21 @@ async def _lifespan(
     api: Any,
 ) -> AsyncIterator[None]:
     """Serve gRPC and run the background tasks while uvicorn serves HTTP."""
+    traces = [context.tracing.close] if context.tracing else []
     with heavy.serving(lane):
         port = await server.start() if listens else server.open()
-        async with _stopping_in_order(context, server, listens):
+        async with exporting(context.settings, context.metrics, *traces), _stopping_in_order(context, server, listens):
             context.lifecycle.started = True
             if ready:
                 ready(context, port)
             health = repeated(partial(server.report, context.check_ready), HEALTH_SECONDS, "reporting to health checks")
-            async with beside(), exporting(context.settings, context.metrics), background_tasks(context, health):
+            async with beside(), background_tasks(context, health):
                 yield
 
 
 @asynccontextmanager
 async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens: bool) -> AsyncIterator[None]:
-    """Watch the event loop and the stop signals; at the end of the block stop gRPC, then tracing."""
+    """Watch the event loop and the stop signals; at the end of the block stop gRPC."""
     stop = asyncio.Event()
     stopping = asyncio.create_task(_stop_after(stop, context, server))
     signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
@@ -296,8 +297,6 @@ async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens
         await stopping
         signals.restore()
         watchdog.stop()
-        if context.tracing:
-            await asyncio.to_thread(context.tracing.close)
         log.info("stopped")
 
 

@@ -52,7 +52,7 @@ def _check_aliases(aliases: tuple[str, ...]) -> tuple[str, ...]:
     return aliases
 
 
-def duration_seconds(value: object) -> object:
+def duration_seconds(value: object) -> Any:
     """Return the seconds of 300, 5m or 1h30m, as Ollama reads them (api/types.go); infinity if they are negative."""
     if isinstance(value, str):
         match = re.fullmatch(r"(-?)(?:(\d+(?:\.\d+)?)|((?:\d+(?:\.\d+)?(?:ms|s|m|h))+))", value.strip())
@@ -63,9 +63,17 @@ def duration_seconds(value: object) -> object:
     return math.inf if isinstance(value, int | float) and value < 0 else value
 
 
+def _seconds_by_model(text: str) -> dict[str, float]:
+    """Return the seconds of 5m,minilm=1h by the model's name; those of all other models by the empty name."""
+    pairs = [each.rpartition("=")[::2] for each in _split(text)]
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("it names a model twice, or holds two durations without a model")
+    return {"": 300.0} | {name.strip(): duration_seconds(duration) for name, duration in pairs}
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Durations = Annotated[str, AfterValidator(lambda text: _seconds_by_model(text) and text)]
 Gpus = Annotated[Names, AfterValidator(_check_gpus)]
-Duration = Annotated[float, BeforeValidator(duration_seconds), Field(ge=0)]
 Aliases = Annotated[Names, AfterValidator(_check_aliases)]
 Signals = Annotated[tuple[Literal["traces", "metrics", "logs"], ...], NoDecode, BeforeValidator(_split)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]
@@ -227,11 +235,12 @@ class Settings(BaseSettings):
 
     For another the least recently used is unloaded, unless it is pinned or in use.
     """
-    keep_alive: Duration = 300.0
+    keep_alive: Durations = "5m"
     """How long a model that is loaded on demand stays after its last request: 300, 5m, 1h30m; -1: until memory is
     needed; 0: no longer than its requests.
 
-    Requests to /api/embed may say otherwise, by Ollama's field of this name.
+    `5m,minilm=1h,large=0` says it for models by their names and for all others. Requests to /api/embed may say
+    otherwise, by Ollama's field of this name.
     """
     pinned_models: Names = ()
     """Models that INLAY_LOAD=on-demand loads at the start and never unloads, separated by commas."""
@@ -445,6 +454,11 @@ class Settings(BaseSettings):
         """Return the address that a signal is sent to."""
         own = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
         return own or f"{(self.otlp_endpoint or '').rstrip('/')}/v1/{signal}"
+
+    @property
+    def keep_seconds(self) -> dict[str, float]:
+        """Seconds that a model is kept by its name; those of all other models by the empty name."""
+        return _seconds_by_model(self.keep_alive)
 
     @property
     def model_of_alias(self) -> dict[str, str]:

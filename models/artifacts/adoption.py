@@ -24,7 +24,7 @@ from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
 from models.checkpoints.hub import Progress, no_progress
-from models.checkpoints.located import renamed_in_errors
+from models.checkpoints.located import lines_in_errors, renamed_in_errors
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
 from models.checkpoints.provenance import Setting, random_weights
 from models.checkpoints.sentence_modules import StoredModules
@@ -74,7 +74,8 @@ def adopt(
     check_target(out, Path(source))
     if name is not None:
         check_name(name)
-    with located_files(source, progress, endpoint, weights=False) as place:
+    files = located_files(source, progress, endpoint, weights=False)
+    with files as place, lines_in_errors(config_folder(place.folder)):
         if find_static_folder(place.folder):
             raise BadCheckpoint(f"{source} is a static embedding, of which no ONNX is needed: `inlay export` takes it")
         data = read_config(config_folder(place.folder))

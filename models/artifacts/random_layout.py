@@ -11,7 +11,7 @@ from models.families.filling import input_layer
 from models.families.tensor_names import parts
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.recipes.positional_encodings import Encodings
-from models.recipes.steps import LayerNorm, Recipe, RMSNorm, parts_of
+from models.recipes.steps import LayerNorm, Multiply, Recipe, RMSNorm, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,12 @@ def _stored(
 
 
 def _norm_weights(recipe: Recipe, encodings: Encodings) -> dict[str, float]:
-    """Return the value of each norm's weight that multiplies by 1: 0 if the file holds the offset from 1."""
-    norms = [part for step in recipe for part in parts_of(step) if isinstance(part, LayerNorm | RMSNorm)]
-    weights = {norm.weight: 1.0 - norm.offset for norm in norms if norm.weight}
+    """Return the value of each weight that multiplies values by 1: 0 if the file holds a norm's offset from 1."""
+    steps = [part for step in recipe for part in parts_of(step)]
+    weights = {
+        part.weight: 1.0 - part.offset for part in steps if isinstance(part, LayerNorm | RMSNorm) and part.weight
+    }
+    weights |= {part.weight: 1.0 for part in steps if isinstance(part, Multiply)}
     if encodings.buckets and encodings.buckets.norm:
         weights[encodings.buckets.norm[0]] = 1.0
     return weights

@@ -14,10 +14,16 @@ from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.errors import BadCheckpoint, ModelError
 
 CONFIG = "config.json"
-# what messages say of config.json: the text by which its line is found, and how the place is put in
-_SAID = re.compile(r"(?<![\w/])config\.json((?: says| names| has \d+|:) (\w+))")
-_TYPE = re.compile(r"(?:^|(?<=\())(model_type) (?='[^']*'(?:\)| is not known))")
-_CLASS = re.compile(r"(?<=is published as )(\w*For\w+)")
+# what messages say of a file of JSON, config.json where they name none, with the text by which the line is found
+_SAID = re.compile(r"(?<![\w/.-])(?P<file>[^\s'\"():]*\.json)(?P<said>(?: says| names| sets| has \d+|:) (?P<key>\w+))")
+_IN = re.compile(r"\b(?P<said>(?P<key>\w+) in )(?P<file>[\w.-]+\.json)")
+_TYPE = re.compile(r"(?:^|(?<=\())(?P<said>(?P<key>model_type) (?='[^']*'(?:\)| is not known)))")
+_CLASS = re.compile(r"(?<=is published as )(?P<said>(?P<key>\w*For\w+))")
+_HELPS = re.compile(
+    r"--\w|\b(add|again|anew|choose|computed|convert|download|export|give|known|leave|merge|must|name (?:it|one|the)"
+    r"|only|put|save|take|try|write|once)\b"
+)
+_HELP = ": its files do not belong together, or are damaged; download them again, all from one place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ def check_links(folder: Path) -> None:
 
 @contextmanager
 def lines_in_errors(folder: Path) -> Iterator[None]:
-    """Put the file and the line into the messages of ModelErrors that say what config.json says.
+    """Complete the messages of ModelErrors: with the file and line of what they quote, and with what would help.
 
     Args:
         folder: the folder of config.json.
@@ -63,12 +69,28 @@ def lines_in_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        message = _TYPE.sub(lambda found: f"{line_of(folder / CONFIG, found[1])}: {found[0]}", str(error))
-        message = _CLASS.sub(lambda found: f"{found[1]} ({line_of(folder / CONFIG, found[1])})", message)
-        message = _SAID.sub(lambda found: f"{line_of(folder / CONFIG, found[2])}{found[1]}", message)
+        message = _completed(folder, str(error), isinstance(error, BadCheckpoint))
         if message == str(error):
             raise
         raise type(error)(message) from error
+
+
+def _completed(folder: Path, message: str, of_files: bool) -> str:
+    """Return a message with the places of what it says; `of_files`: it is about the checkpoint's files."""
+
+    def place(found: re.Match[str]) -> str:
+        named = Path(found.groupdict().get("file") or CONFIG)
+        path = folder / named.name if len(named.parts) == 1 else named
+        return line_of(path, found["key"]) if path.is_file() else str(named)
+
+    message = _TYPE.sub(lambda found: f"{place(found)}: {found['said']}", message)
+    message = _CLASS.sub(lambda found: f"{found['said']} ({place(found)})", message)
+    message = _SAID.sub(lambda found: f"{place(found)}{found['said']}", message)
+    message = _IN.sub(lambda found: f"{found['said']}{place(found)}", message)
+    if not of_files or message.startswith("--"):
+        return message
+    named = message if folder.name in message or "/" in message else f"{folder}: {message}"
+    return named if _HELPS.search(message) else named + _HELP
 
 
 @contextmanager

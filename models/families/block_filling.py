@@ -199,7 +199,7 @@ def _attention(
     heads, given = config.count("num_attention_heads"), config.get("num_key_value_heads")
     key_heads = heads if given is None else config.count("num_key_value_heads")
     if heads % key_heads:
-        raise BadCheckpoint(f"config.json says {heads} attention heads, which {key_heads} key heads do not divide")
+        raise config.bad_value("num_key_value_heads", key_heads, f"a number that divides the {heads} attention heads")
     width = config.head_dim()
     norms: dict[str, Any] = {
         name: _norm(family, config, getattr(step, name), key_heads if name == "key_norm" else heads) for name in _NORMS

@@ -10,7 +10,8 @@ from models.recipes.steps import Activation
 
 Value = TypeVar("Value")
 
-# transformers' names (activations.ACT2CLS); prelu and xielu have parameters in the checkpoint and are not computed
+# transformers' names (activations.ACT2CLS); prelu and xielu have parameters in the checkpoint: of text models, only
+# Apertus has one of them
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -71,7 +72,7 @@ class Config:
         """Return the object of a key; empty where there is none."""
         nested = self.get(key)
         if not isinstance(nested, Mapping | None):
-            raise self._error(key, nested, "an object, or null")
+            raise self.bad_value(key, nested, "an object, or null")
         return nested or {}
 
     def holds(self, condition: str) -> bool:
@@ -90,7 +91,7 @@ class Config:
         """Return a whole number of at least `least`."""
         value = self.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 31:
-            raise self._error(key, value, f"a whole number from {least}")
+            raise self.bad_value(key, value, f"a whole number from {least}")
         return value
 
     def number(self, key: str, above_zero: bool = False) -> float:
@@ -98,14 +99,14 @@ class Config:
         value = self.inside(key)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and 0 <= value <= sys.float_info.max) or (above_zero and value == 0):
-            raise self._error(key, value, f"a number {'above' if above_zero else 'from'} 0")
+            raise self.bad_value(key, value, f"a number {'above' if above_zero else 'from'} 0")
         return float(value)
 
     def choice(self, key: str, allowed: Mapping[str, Value]) -> Value:
         """Return the item of `allowed` that the value names."""
         value = self.get(key)
         if not isinstance(value, str) or value not in allowed:
-            raise self._error(key, value, f"one of {', '.join(allowed)}")
+            raise self.bad_value(key, value, f"one of {', '.join(allowed)}")
         return allowed[value]
 
     def pad_id(self) -> int | None:
@@ -113,7 +114,7 @@ class Config:
         if (value := self.get("pad_token_id")) is None or value == -1:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < self.count("vocab_size"):
-            raise self._error(
+            raise self.bad_value(
                 "pad_token_id", value, f"null or an id of the vocabulary, 0 to {self.count('vocab_size') - 1}"
             )
         return value
@@ -128,12 +129,13 @@ class Config:
         """Return num_attention_heads, which must divide hidden_size."""
         heads, hidden = self.count("num_attention_heads"), self.count("hidden_size")
         if hidden % heads:
-            raise BadCheckpoint(f"config.json says {heads} attention heads, which do not divide hidden_size {hidden}")
+            raise self.bad_value("num_attention_heads", heads, f"a number that divides hidden_size {hidden}")
         return heads
 
     def head_dim(self) -> int:
         """Return head_dim where it is given, else hidden_size / num_attention_heads."""
         return self.count("head_dim") if self.get("head_dim") is not None else self.count("hidden_size") // self.heads()
 
-    def _error(self, key: str, value: Any, allowed: str) -> BadCheckpoint:
+    def bad_value(self, key: str, value: Any, allowed: str) -> BadCheckpoint:
+        """Return the error for a value under the family's own name of a key."""
         return BadCheckpoint(f"config.json says {self.names.get(key, key)} {value!r}; it must be {allowed}")

@@ -7,7 +7,7 @@ of one command write the same bytes, and another command is refused by the plan.
 from pathlib import Path
 
 from service.bulk import outputs
-from service.bulk.remote import Remote, explained, filesystem
+from service.bulk.remote import PACKAGES, Remote, explained, filesystem
 
 
 class Mirror:
@@ -26,7 +26,8 @@ class Mirror:
         with explained(output):
             self._files, path = filesystem(output)
             self._root = path.rpartition("/")[0]
-            self._files.makedirs(f"{self._root}/{outputs.folder(self.output).name}", exist_ok=True)
+            if str(output).partition(":")[0] not in PACKAGES:  # these have no folders, and would make a missing bucket
+                self._files.makedirs(f"{self._root}/{outputs.folder(self.output).name}", exist_ok=True)
             if outputs.is_file(output) and self._files.exists(path):
                 self.output.touch()
             self._pull(outputs.folder(self.output))

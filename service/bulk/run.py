@@ -35,6 +35,19 @@ class Done(NamedTuple):
     counts: Mapping[str, int]
 
 
+class Asked(NamedTuple):
+    """What a run is asked for, as `run` describes it; `published` is called with each file that is complete."""
+
+    files: Sequence[Path]
+    output: Path
+    options: Options
+    folder: Path
+    settings: Settings
+    progress: Progress
+    ray: "tuple[str, int] | None"
+    published: Published = lambda path: None
+
+
 def run(
     source: str,
     output: Path,
@@ -57,34 +70,26 @@ def run(
         StartError, ModelError: the texts cannot be embedded; one line.
     """
     files = inputs.find(source)
+    asked = Asked(files, output, options, folder, settings, progress, ray)
     if not isinstance(output, Remote):
-        return _located(files, output, options, folder, settings, progress, ray, lambda path: None)
+        return _located(asked)
     if ray is not None:
         raise StartError(f"{output}: with --ray all machines write to the same path: name one, and copy it then")
     with TemporaryDirectory(prefix="inlay-output-") as work:
         mirror = Mirror(output, Path(work))
-        done = _located(files, mirror.output, options, folder, settings, progress, ray, mirror.push)
+        try:
+            done = _located(asked._replace(output=mirror.output, published=mirror.push))
+        except StartError as error:
+            raise StartError(str(error).replace(str(mirror.output), str(output))) from error
         mirror.finish()
         return done
 
 
-def _located(
-    files: Sequence[Path],
-    output: Path,
-    options: Options,
-    folder: Path,
-    settings: Settings,
-    progress: Progress,
-    ray: "tuple[str, int] | None",
-    published: Published,
-) -> Done:
-    options = replace(options, columns=inputs.columns(files, options.columns))
+def _located(asked: Asked) -> Done:
+    output, files = asked.output, asked.files
+    options = replace(asked.options, columns=inputs.columns(files, asked.options.columns))
     _check(output, options)
     where = outputs.folder(output)
-    if output.is_file() and not where.is_dir():
-        raise StartError(f"{output} is there already: remove it, or name another output")
-    if output.is_dir() and where != output:
-        raise StartError(f"{output} is a folder: remove it, or name another output")
     where.mkdir(parents=True, exist_ok=True)
     with _alone(where):
         whole = plan.resumed(where / outputs.PLAN_FILE, options, files)
@@ -93,37 +98,28 @@ def _located(
         if whole is not None and output.is_file():  # stopped between its last two steps
             outputs.remove(where)
             return Done(whole.rows, whole.rows, {})
-        return _run(whole, output, options, files, folder, settings, progress, ray, published)
+        return _run(whole, asked._replace(options=options))
 
 
-def _run(
-    whole: BulkRun | None,
-    output: Path,
-    options: Options,
-    files: Sequence[Path],
-    folder: Path,
-    settings: Settings,
-    progress: Progress,
-    ray: "tuple[str, int] | None",
-    published: Published,
-) -> Done:
-    embedder = Embedder(options.embed, folder, settings, options.skip_failed)
+def _run(whole: BulkRun | None, asked: Asked) -> Done:
+    output, options, settings = asked.output, asked.options, asked.settings
+    embedder = Embedder(options.embed, asked.folder, settings, options.skip_failed)
     if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
         what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
         raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
     if whole is None:
-        whole = plan.planned(options, files)
+        whole = plan.planned(options, asked.files)
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
-        published(outputs.folder(output) / outputs.PLAN_FILE)
-    computer = job.PartComputer(whole, output, embedder, published)
+        asked.published(outputs.folder(output) / outputs.PLAN_FILE)
+    computer = job.PartComputer(whole, output, embedder, asked.published)
     parts = whole.parts()
     missing = [part for part in parts if not computer.target.finished(part)]
     found = whole.rows - sum(part.rows for part in missing)
-    count = counter(progress, "embedding", whole.rows, found)
-    if ray is None:
+    count = counter(asked.progress, "embedding", whole.rows, found)
+    if asked.ray is None:
         computer.run(missing, count)
     else:
-        ray_data.run(whole, missing, output, folder, settings, *ray, count)
+        ray_data.run(whole, missing, output, asked.folder, settings, *asked.ray, count)
     counts = computer.target.report(whole)
     if outputs.is_file(output):
         computer.target.merge(parts)
@@ -140,6 +136,10 @@ def _check(output: Path, options: Options) -> None:
         raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")
     if output.suffix not in outputs.ARRAYS:
         inputs.need_pyarrow(f"{output}: writing parquet")
+    if output.is_file() and not outputs.folder(output).is_dir():
+        raise StartError(f"{output} is there already: remove it, or name another output")
+    if output.is_dir() and outputs.is_file(output):
+        raise StartError(f"{output} is a folder: remove it, or name another output")
 
 
 @contextmanager

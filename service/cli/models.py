@@ -54,22 +54,15 @@ def export(options: ExportOptions) -> None:
     from service.cli.checkpoints import adapters_of
 
     out = options.out or _in_store(options.checkpoint, options.name)
+    given = ("name", "pooling", "dtype", "side", "route", "assume", "attention", "reranker", "base")
     with progress_bars() as progress:
         card = export(
             options.checkpoint,
             out,
-            name=options.name,
-            pooling=options.pooling,
-            dtype=options.dtype,
-            side=options.side,
-            route=options.route,
-            assume=options.assume,
+            **{name: getattr(options, name) for name in given},
             encoder={"none": False, "float32": True}.get(options.encoder or ""),
-            attention=options.attention,
             int8=options.int8(),
-            reranker=options.reranker,
             aliases=options.alias or (),
-            base=options.base,
             adapters=adapters_of(options.adapter or ()),
             progress=progress,
         )

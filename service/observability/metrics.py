@@ -214,8 +214,13 @@ class Metrics:
             context.encoding = observe, now, (model, size, times)
             if context.passes is not None and len(context.passes) < MAX_PASSES:
                 context.passes.append(Pass(model, size, batch, times, now))
-            if context.key_name and self._key_label is not None:
-                self._key_use(context, model).tokens[0] += size
+            if context.key_name:
+                self.used(context, model, size)
+
+    def used(self, context: RequestContext, model: str, tokens: int) -> None:
+        """Count tokens that a model read, for the key of a request if it has one."""
+        if context.key_name and self._key_label is not None:
+            self._key_use(context, model).tokens[0] += tokens
 
     def _stage_histograms(self, model: str) -> list[Histogram]:
         """Return the histograms of a request's seconds in STAGES, in their order."""

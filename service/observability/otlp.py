@@ -7,9 +7,10 @@ its own, and one that replaces another goes on with its counters.
 import asyncio
 import logging
 import socket
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
 OWN = "opentelemetry"  # loggers whose lines are not sent: they are about sending
+LAST_SECONDS = 2.0  # in which a stop still sends; what a collector that does not answer would get is lost
+log = logging.getLogger(__name__)
 
 
 def resource(worker: str = "") -> "Resource":
@@ -42,39 +45,54 @@ def resource(worker: str = "") -> "Resource":
 
 
 @asynccontextmanager
-async def exporting(settings: Settings, metrics: Metrics) -> AsyncIterator[None]:
-    """Send what the settings say to the collector that they name, while the block lasts."""
+async def exporting(settings: Settings, metrics: Metrics, *ends: Callable[[], object]) -> AsyncIterator[None]:
+    """Send what the settings say to their collector, and when the block ends the rest, for at most LAST_SECONDS.
+
+    Args:
+        ends: functions that send the rest of other signals.
+    """
     signals = settings.signals if settings.otlp_endpoint else ()
-    with _sending_logs(settings, metrics.store.name) if "logs" in signals else _nothing():
-        if "metrics" not in signals:
-            yield
-            return
-        task = asyncio.create_task(_send_metrics(settings, metrics))
-        try:
-            yield
-        finally:
+    async with AsyncExitStack() as stack:
+        for signal, begin in (("logs", _send_logs), ("metrics", _send_metrics)):
+            if signal in signals:
+                ends = (*ends, begin(settings, metrics, stack))
+        yield
+    if ends:
+        _, late = await asyncio.wait([asyncio.create_task(_beside(end)) for end in ends], timeout=LAST_SECONDS)
+        if late:
+            log.warning("the collector did not take the rest within %g s", LAST_SECONDS)
+        for task in late:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+async def _beside(work: Callable[[], object]) -> None:
+    """Run work in a thread that does not hold up the end of this process, as those of asyncio.to_thread do."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        work()
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=run, name="otlp", daemon=True).start()
+    await ended.wait()
 
 
-async def _send_metrics(settings: Settings, metrics: Metrics) -> None:
-    """Send the numbers of this worker again and again, and a last time when the task is cancelled."""
+def _send_metrics(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Callable[[], object]:
+    """Send the numbers of this worker again and again until `stack` ends; return what sends the last ones."""
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
     exporter = OTLPMetricExporter(settings.otlp_url("metrics"))
-    sent_by, began = resource(metrics.store.name), metrics.store.began
-    try:
+    sent_by, began, last = resource(metrics.store.name), metrics.store.began, list[Any]()
+
+    async def send() -> None:
         while True:
             await asyncio.sleep(settings.metric_export_seconds)
-            await asyncio.to_thread(exporter.export, metrics_data(metrics.own(), sent_by, began))
-    finally:
-        await asyncio.to_thread(exporter.export, metrics_data(metrics.own(), sent_by, began))
-        exporter.shutdown()
+            await _beside(partial(exporter.export, metrics_data(metrics.own(), sent_by, began)))
+
+    stack.callback(lambda: last.append(metrics_data(metrics.own(), sent_by, began)))
+    stack.callback(asyncio.create_task(send()).cancel)
+    return lambda: exporter.export(last[0])
 
 
 def metrics_data(
@@ -121,22 +139,18 @@ def _metric(family: Family, found: Mapping[Key, Sequence[float]], began: float) 
     return sdk.Metric(family.name, family.help, "", data)
 
 
-@contextmanager
-def _sending_logs(settings: Settings, worker: str) -> Iterator[None]:
-    """Send the lines of the log too, without what callers sent."""
+def _send_logs(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Callable[[], object]:
+    """Send the lines of the log until `stack` ends, without what callers sent; return what sends the last ones."""
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    provider = LoggerProvider(resource(worker))
+    provider = LoggerProvider(resource(metrics.store.name))
     provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(settings.otlp_url("logs"))))
     handler, root = _Handler(provider, settings.log_inputs), logging.getLogger()
     root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        provider.shutdown()
+    stack.callback(root.removeHandler, handler)
+    return provider.shutdown
 
 
 class _Handler(logging.Handler):

@@ -75,15 +75,8 @@ class Residencies:
         return not_loaded(card, version, self._residency(card))
 
     def pin(self, folders: Mapping[str, Path]) -> None:
-        """Count the models that are pinned.
-
-        Raises:
-            StartError: one is not among `folders`, or together they are larger than the budget.
-        """
-        for name in self._settings.pinned_models:
-            if name not in folders:
-                known = store.quote_names(folders)
-                raise StartError(f"INLAY_PINNED_MODELS names {name!r}, which is not served; served: {known}")
+        """Count the models that are pinned; raise StartError if together they are larger than the budget."""
+        for name in folders.keys() & set(self._settings.pinned_models):
             self._pinned_bytes += self._residency(store.read_card(folders[name], self._settings)).size
 
     def _residency(self, card: Card) -> Residency:
@@ -95,7 +88,8 @@ class Residencies:
                 f"{card.name} has {size} bytes{beside}, and INLAY_MODEL_MEMORY_BYTES is {budget}: raise it, or leave "
                 "the model out with INLAY_MODELS"
             )
-        return Residency(size, math.inf if pinned else self._settings.keep_alive, pinned)
+        seconds = self._settings.keep_seconds
+        return Residency(size, math.inf if pinned else seconds.get(card.name, seconds[""]), pinned)
 
 
 class OnDemand:

@@ -104,3 +104,18 @@ def test_no_model_for_pictures_is_said(opened: Callable[[str], Page]) -> None:
     page.get_by_text("Search your own").click()
     page.get_by_label("Your own").set_input_files(files=files("red"))  # type: ignore[arg-type]
     expect(page.get_by_role("alert")).to_contain_text("No model of this server makes vectors of pictures")
+
+
+def test_picture_that_cannot_be_read_is_left_out_by_name(page: Page, dual_server: Served) -> None:
+    open_view(page, dual_server, "search")
+    page.get_by_text("Search your own").click()
+    broken = {"name": "broken.png", "mimeType": "image/png", "buffer": b"\x89PNG"}
+    page.get_by_label("Your own").set_input_files(files=[*files("red"), broken, *files("blue")])  # type: ignore[arg-type]
+    expect(page.locator(".map canvas")).to_have_attribute("data-drawn", "2")
+    expect(page.locator(".own-name")).to_contain_text("without broken.png: not read")
+    page.get_by_label("or by a picture").set_input_files(files=files("blue"))  # type: ignore[arg-type]
+    expect(page.locator(".hits td.number").first).to_have_text("1.000")
+    assert found(page) == ["blue", "red"]
+    page.get_by_text("Search your own").click()
+    page.get_by_role("button", name="Use the sample").click()  # texts again
+    expect(page.locator(".map canvas")).to_have_attribute("data-drawn", "144")

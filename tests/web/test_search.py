@@ -28,9 +28,10 @@ KEEP_RANDOM = """async ([model, version, count]) => {
 LINES = ("the cat sleeps", "a dog barks", "stocks fell on Monday", "the bank raised its rates")
 
 
-def give(page: Page, name: str, content: str) -> None:
+def give(page: Page, name: str, content: str | bytes) -> None:
     """Choose a file of texts in place of what is searched."""
-    chosen = {"name": name, "mimeType": "text/plain", "buffer": content.encode()}
+    buffer = content if isinstance(content, bytes) else content.encode()
+    chosen = {"name": name, "mimeType": "text/plain", "buffer": buffer}
     page.get_by_text("Search your own").click()
     page.get_by_label("Your own").set_input_files(files=[chosen])  # type: ignore[list-item]
 
@@ -169,6 +170,46 @@ def test_column_of_a_table_is_chosen(opened: Open) -> None:
     expect(page.locator(".hits tbody tr")).to_have_count(2)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.txt", b"", "it holds no texts"),
+        ("table.csv", b'id,text\n1,dogs\n2,"cats\n3,birds\n', "line 3 opens a quote that is not closed"),
+        ("lines.jsonl", b'{"text": "a"}\n{oops\n', "line 2 is not JSON"),
+        ("program.txt", b"\x7fELF\x00\x00\x01", "it is no text"),
+        ("old.csv", "text\nGr\u00fc\u00dfe\n".encode("latin-1"), "save it as CSV or text in UTF-8"),
+    ],
+)
+def test_file_that_cannot_be_read_is_refused_by_name(name: str, content: bytes, said: str, opened: Open) -> None:
+    page = opened("search")
+    give(page, name, content)
+    alert = page.get_by_role("region", name="Texts", exact=True).get_by_role("alert")
+    expect(alert).to_contain_text(f"{name} is not taken: ")
+    expect(alert).to_contain_text(said)
+    wait_for_map(page, 144)  # of the sample
+
+
+def test_text_in_utf16_is_read(opened: Open) -> None:
+    page = opened("search")
+    give(page, "lines.txt", "Gr\u00fc\u00dfe\nzwei".encode("utf-16"))
+    page.get_by_label("Search", exact=True).fill("hello")
+    expect(page.locator(".hits td.text")).to_have_count(2)
+    assert set(found(page)) == {"Gr\u00fc\u00dfe", "zwei"}
+
+
+def test_longer_files_say_how_much_of_them_is_taken(opened: Open) -> None:
+    page = opened("search")
+    page.route("**/embed", lambda route: route.abort())
+    give(page, "many.txt", "line\n" * 20_001)
+    expect(page.locator(".own-name")).to_contain_text("many.txt, the first 20,000 of 20,001")
+
+
+def test_searches_where_the_browser_keeps_nothing(page: Page, opened: Open) -> None:
+    page.add_init_script("IDBFactory.prototype.open = () => { throw new DOMException('denied', 'SecurityError'); }")
+    opened("search")
+    wait_for_map(page, 144)
+
+
 def test_texts_outlast_a_reload_until_forgotten(opened: Open) -> None:
     page = opened("search?query=animals")
     give(page, "lines.txt", "\n".join(LINES))
@@ -212,7 +253,7 @@ def test_random_reranker_is_never_the_choice_of_the_page(opened: Open) -> None:
 
 @pytest.mark.parametrize("width", SIZES)
 def test_fits_every_width_and_is_accessible(width: int, opened: Open, screenshots: Callable[..., None]) -> None:
-    page = opened("search")
+    page = opened("search?reranker=none")
     wait_for_map(page, 144)
     page.mouse.move(0, 0)
     screenshots(page, "search", [width])

@@ -129,6 +129,15 @@ def test_502_is_asked_again(page: Page, web_server: Served) -> None:
     vectors_say(page, "6 texts × 384 dimensions")
 
 
+def test_view_comes_once_the_server_answers_again(page: Page, web_server: Served) -> None:
+    open_view(page, web_server, "models")
+    page.route("**/*", lambda route: route.abort())
+    page.get_by_role("link", name="Now", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("This view could not be loaded")
+    page.unroute("**/*")
+    expect(page.get_by_role("button", name="Send a request")).to_be_visible()
+
+
 def test_unloaded_model_leaves_the_choice(page: Page, web_server: Served) -> None:
     open_view(page, web_server, f"try?model={RERANKER}")
     models = web_server.http.get("/models").json()["models"]

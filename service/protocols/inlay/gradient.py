@@ -90,6 +90,8 @@ async def gradient_call(
     sent = sum([each.size for each in (parameters.gradient, parameters.hidden) if each is not None])
     context.budget.reserve(COPIES * VALUE_BYTES * sent, call)
     result = await context.computations.run("gradient", partial(gradients, table, _gradient_request(table, parameters)))
+    read = parameters.targets if parameters.input_ids is None else parameters.input_ids
+    context.metrics.used(call, table.model.card.name, 0 if read is None else read.size)
     names = GradientParameters.model_fields.keys() - TypedArrayOptions.model_fields.keys()
     decisive = {name: getattr(parameters, name) for name in names} | {"table": table.identity}
     return TableCall(lambda **_: result, decisive)

@@ -4,11 +4,13 @@ from contextlib import suppress
 from typing import Any
 
 from service.context import ServiceContext
-from service.errors import NotAcceptable, Unavailable
+from service.errors import NotAcceptable, Unavailable, UnknownField
 from service.http.negotiation import negotiate
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request, Route
+from service.http.validation_errors import quoted
 from service.observability.metrics import CONTENT_TYPE, OPENMETRICS
+from service.protocols.inlay.parsing import query_pairs
 from service.scheduling.batcher import abandoned_runs
 
 FORMATS = (CONTENT_TYPE.partition(";")[0], OPENMETRICS.partition(";")[0])
@@ -41,6 +43,8 @@ def routes(context: ServiceContext) -> list[Route]:
         return bytes_response(context.metrics.text(), CONTENT_TYPE)
 
     async def history(request: Request) -> Response:
+        if pairs := query_pairs(request):
+            raise UnknownField("is no parameter", field=(quoted(pairs[0][0]),), allowed="/metrics/history has none")
         return bytes_response(context.metrics.history(), "application/json")
 
     handlers = {

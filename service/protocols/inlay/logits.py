@@ -43,6 +43,7 @@ async def logits_call(
     """
     hidden = parameters.hidden
     states = await inline_or_in_thread(hidden.size, logits.check_states, model, hidden, parameters.temperature)
+    context.metrics.used(call, model.card.name, len(states.hidden))
     if parameters.top_k is None:
         output = _whole_output(parameters.output)
         return _call(states, logits.whole(states, output), output=output)

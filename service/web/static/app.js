@@ -12,6 +12,7 @@ const VIEWS = {
   models: { title: "Models", about: "What this server holds", load: () => import("./views/models.js") },
   now: { title: "Now", about: "What this server is doing", load: () => import("./views/now.js") },
 };
+const RETRY_MILLISECONDS = 3000; // until a view that could not be loaded is tried again
 const THEMES = ["auto", "light", "dark"];
 const GUIDES = document.querySelector('meta[name="documentation"]')?.content; // of INLAY_DOCS_URL
 
@@ -62,17 +63,24 @@ function Frame() {
   };
   useEffect(() => subscribe("unauthorized", (refused) => declined.current || setDialog({ refused })), []);
   useEffect(() => subscribe("wantsKey", askKey), []);
+  const [attempt, setAttempt] = useState(0);
   useEffect(() => {
     document.title = `${VIEWS[name].title} · Inlay`;
     let current = true;
+    let timer;
     VIEWS[name].load().then(
       (module) => current && setLoaded({ name, View: module.default }),
-      (error) => current && setLoaded({ name, error }),
+      (error) => {
+        if (!current) return;
+        setLoaded({ name, error });
+        timer = setTimeout(() => setAttempt(attempt + 1), RETRY_MILLISECONDS);
+      },
     );
     return () => {
+      clearTimeout(timer);
       current = false;
     };
-  }, [name]);
+  }, [name, attempt]);
   const { View, error } = loaded.name === name ? loaded : {};
   return html`
     <header class="top">
@@ -92,7 +100,7 @@ function Frame() {
     <${ServerState} />
     <main id="main" tabindex="-1" aria-busy=${!View && !error}>
       <h1>${VIEWS[name].title} <small>${VIEWS[name].about}</small></h1>
-      ${error && html`<p role="alert" class="error">This view could not be loaded: ${String(error.message)}. Reload the page.</p>`}
+      ${error && html`<p role="alert" class="error">This view could not be loaded: ${String(error.message)}. It is tried again every ${RETRY_MILLISECONDS / 1000} seconds.</p>`}
       ${View && html`<${Guarded} key=${name} name=${name} View=${View} state=${link.state} setState=${setState} />`}
     </main>
     <footer class="foot note">

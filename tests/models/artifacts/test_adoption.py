@@ -211,7 +211,7 @@ def test_rejects_graph_with_unsupported_inputs_or_outputs(name: str, tmp_path: P
 
 
 def test_rejects_width_that_differs_from_config(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"8 wide, but config\.json says hidden_size 9"):
+    with pytest.raises(ModelError, match=r"8 wide, but .*config\.json:1 says hidden_size 9"):
         adopt(folder_of(tmp_path / "x", model(), {"hidden_size": 9}), tmp_path / "out")
 
 

@@ -121,11 +121,15 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a family that is a number": ({"model_type": 3}, {}, "says model_type 3"),
     "another family": ({"model_type": "bert"}, {"model_type": "llama"}, "--model-type llama is not .* --config, bert"),
     "an unknown family": ({"model_type": "berd"}, {}, "the nearest is 'bert'"),
-    "heads that do not divide": ({"model_type": "bert", "hidden_size": 50}, {}, "12 attention heads.* hidden_size 50"),
+    "heads that do not divide": (
+        {"model_type": "bert", "hidden_size": 50},
+        {},
+        "num_attention_heads 12.* hidden_size 50",
+    ),
     "key heads that do not divide": (
         {"model_type": "qwen3", "num_attention_heads": 6, "num_key_value_heads": 4},
         {},
-        "6 attention heads, which 4 key heads",
+        "num_key_value_heads 4; it must be a number that divides the 6",
     ),
     "a size of nothing": ({"model_type": "bert", "num_hidden_layers": -1}, {}, "num_hidden_layers -1"),
     "a size in words": ({"model_type": "bert", "intermediate_size": "many"}, {}, "intermediate_size 'many'"),

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from models.artifacts.export import export
 from models.errors import ModelError
 from tests.golden_cases import write_tiny_bert
+from tests.late_interaction import write_pylate
 
 Spoil = Callable[[Path], None]
 CHAIN = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
@@ -51,10 +54,37 @@ def without(name: str) -> Spoil:
     return spoil
 
 
-def no_tokenizer(class_name: str, file: str, content: bytes) -> Spoil:
+def no_tokenizer(
+    class_name: str, file: str, content: bytes, more: Mapping[str, bytes] | None = None, **values: Any
+) -> Spoil:
     def spoil(folder: Path) -> None:
-        (folder / file).write_bytes(content)
-        written("tokenizer_config.json", {"tokenizer_class": class_name}, "tokenizer.json")(folder)
+        for name, held in {file: content, **(more or {})}.items():
+            (folder / name).write_bytes(held)
+        written("tokenizer_config.json", {"tokenizer_class": class_name} | values, "tokenizer.json")(folder)
+
+    return spoil
+
+
+def chained(place: str, width: int | None = 32, **values: Any) -> Spoil:
+    """Add a Dense with these values behind the pooling; width: of its weight, None: it has none."""
+
+    def spoil(folder: Path) -> None:
+        written("modules.json", [*CHAIN, {"path": place, "type": "x.Dense"}])(folder)
+        (folder / place).mkdir()
+        if width is not None:
+            save_file({"linear.weight": np.zeros((4, width), np.float32)}, folder / place / "model.safetensors")
+        written(f"{place}/config.json", values)(folder)
+
+    return spoil
+
+
+def late(name: str, **values: Any) -> Spoil:
+    """Write what PyLate writes, with other values in one file."""
+
+    def spoil(folder: Path) -> None:
+        write_pylate(folder)
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=1))
 
     return spoil
 
@@ -155,6 +185,92 @@ ROWS: Mapping[str, tuple[Spoil, str, str]] = {  # by what is wrong: how, the pla
         config(is_decoder=True),
         r"x/config.json:\d+ says is_decoder true",
         "export that with --pooling none",
+    ),
+    "heads that do not divide": (
+        config(num_attention_heads=5),
+        r"x/config.json:\d+ says num_attention_heads 5",
+        "a number that divides",
+    ),
+    "a tensor of the pooling's modules": (
+        chained("2_Dense", in_features=31),
+        r"x/2_Dense/config.json:\d+: in_fea",
+        "32",
+    ),
+    "an activation of a module": (
+        chained("2_Dense", in_features=32, out_features=4, bias=False, activation_function="own.Wild"),
+        r"x/2_Dense/config.json:\d+: activation_function 'own.Wild'",
+        "torch.nn's",
+    ),
+    "a bias in words": (
+        chained("2_Dense", in_features=32, out_features=4, bias="a"),
+        r"x/2_Dense/config.json:\d+: bias is 'a'",
+        "true or false",
+    ),
+    "a module of another shape": (
+        chained("2_Dense", in_features=32, out_features=5, bias=False),
+        "x/2_Dense: 'linear.weight' has shape",
+        "download them again",
+    ),
+    "a module without weights": (
+        chained("2_Dense", None),
+        "x/2_Dense",
+        "download",
+    ),
+    "a module of another folder": (
+        written("modules.json", [*CHAIN, {"path": "../y", "type": "x.Dense"}]),
+        "x/modules.json names the folder '../y'",
+        "download them again",
+    ),
+    "a path in another language": (written("tokenizer_config.json", "{'a': 1}"), "tokenizer_config.json is", "again"),
+    "an added token that is none": (
+        written("tokenizer_config.json", {"add_eos_token": True, "eos_token": "<end>"}),
+        r"x/tokenizer_config.json:\d+ says add_eos_token, and '<end>'",
+        "download them again",
+    ),
+    "a switch in words": (
+        written("tokenizer_config.json", {"do_lower_case": "yes"}),
+        r"x/tokenizer_config.json:\d+: do_lower_case is 'yes'",
+        "true or false",
+    ),
+    "added tokens that are no list": (
+        no_tokenizer("BertTokenizer", "vocab.txt", b"[UNK]\n", added_tokens_decoder=[1]),
+        "x/tokenizer_config.json does not list added tokens",
+        "download them again",
+    ),
+    "merges that are no pairs": (
+        no_tokenizer("GPT2Tokenizer", "merges.txt", b"a b c d\n", more={"vocab.json": b'{"a": 0}'}),
+        "x/merges.txt: 'a b c d' is no pair",
+        "download them again",
+    ),
+    "pad_token_id null": (
+        config(model_type="roberta", pad_token_id="a"),
+        r"x/config.json:\d+ says pad_token_id 'a'",
+        "must be",
+    ),
+    "an index without a map": (
+        written("model.safetensors.index.json", {"a": 1}, "model.safetensors"),
+        "x/model.safetensors.index.json has no weight_map",
+        "download them again",
+    ),
+    "a shard of another folder": (
+        written("model.safetensors.index.json", {"weight_map": {"a": "../b"}}, "model.safetensors"),
+        "x/model.safetensors.index.json names the shard '../b'",
+        "download them again",
+    ),
+    "a length of a late model": (
+        late("config_sentence_transformers.json", document_length=-1),
+        r"x/config_sentence_transformers.json:\d+: document_length is '-1'",
+        "a whole number",
+    ),
+    "an expansion of a late model": (
+        late("sentence_bert_config.json", query_expansion={"strategy": "x"}),
+        "query_expansion is",
+        "fixed or min",
+    ),
+    "words of a late model": (
+        late("config_sentence_transformers.json", skiplist_words="a"),
+        "x/config_sentence_transformers.json: 'a' is no list of texts",
+        "download them again",
     ),
     "layers of another number": (
         config(model_type="roberta", layer_types=["full_attention"]),

@@ -58,7 +58,7 @@ def test_blocks_that_are_not_computed_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"num_key_value_heads": 3}, "which 3 key heads do not divide"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads 3; it must be a number that divides"),
         ({"intermediate_size": 8}, "has shape"),
         ({"hidden_act": "xielu"}, "hidden_act 'xielu'"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "is computed in several ways under one name"),

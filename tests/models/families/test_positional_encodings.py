@@ -401,7 +401,7 @@ TABLES_REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "input_falcon",
         {"alibi": True, "num_attention_heads": 5},
         "alibi",
-        "5 attention heads",
+        "num_attention_heads 5",
     ),
     "a window of one key": ("input_modernbert", {"local_attention": 1}, "mask", "local_attention 1; it must be"),
     "a window in words": ("input_modernbert", {"local_attention": "8"}, "mask", "local_attention '8'"),

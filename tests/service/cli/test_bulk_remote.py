@@ -118,6 +118,7 @@ def test_a_killed_run_goes_on_from_what_its_address_has(output: str, inlay: Run,
     code, _, err = inlay(*words[:-1], "3")
     assert code == 1
     assert ("differs in part_rows" if output == "out" else "is there already") in err
+    assert f"inlay: {addresses[1]}" in err
 
 
 def test_what_cannot_be_opened_is_told(memory: Any, inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,6 +278,8 @@ def test_wrong_value_is_named_where_it_was_set(
     [
         ("--port 1024 --grpc-port 1024", "INLAY_PORT and INLAY_GRPC_PORT are both 1024"),
         ("--pinned-models a", "INLAY_PINNED_MODELS needs INLAY_LOAD=on-demand"),
+        ("--keep-alive 5m,a=1d", "--keep-alive is '5m,a=1d': it is '1d': write seconds, or a duration as 5m or 1h30m"),
+        ("--keep-alive a=5m,a=1h", "it names a model twice"),
         ("--management-port 8080", "INLAY_PORT and INLAY_MANAGEMENT_PORT are both 8080"),
         (
             "--management-port 1 --model-control explicit --tls-client-ca ca.pem",
@@ -317,7 +319,7 @@ def test_every_section_begins_at_a_setting() -> None:
         (["--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"], "nowhere.pem cannot be used for TLS"),
         (["--tls-cert", "nowhere.pem"], "INLAY_TLS_CERT and INLAY_TLS_KEY both"),
         (["--models", "absent"], "holds no 'absent'"),
-        (["--default-model", "absent"], "default model 'absent' is not loaded"),
+        (["--default-model", "absent"], "INLAY_DEFAULT_MODEL names 'absent', which is not served"),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else each,
 )

@@ -148,3 +148,10 @@ def test_history_needs_a_key_where_others_do(tiny_store: Path) -> None:
         answer = service.http.get("/metrics/history", headers=key)
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["samples"][-1]["routes"]["/embed"]["requests"] == 1
+
+
+def test_history_has_no_parameters(tiny_store: Path) -> None:
+    with serving(tiny_store, default_model="bert") as service:
+        answer = service.http.get("/metrics/history?minutes=5")
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == '"minutes" is no parameter; /metrics/history has none'

@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from service.settings import Settings
 from tests.served import serving
 
 SECRET = "hunter2planted"
+SIGNALS = ("traces", "metrics", "logs")
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 Received = list[tuple[str, Any]]
 MESSAGES = {"/v1/metrics": ExportMetricsServiceRequest, "/v1/logs": ExportLogsServiceRequest}
@@ -93,6 +94,33 @@ def test_collector_gets_log_lines_with_their_trace(
     assert attributes(access.attributes)["request_id"] == "abc-1"
     assert any(record.body.string_value.startswith("cannot read (message withheld") for record in records)
     assert SECRET not in str(records)
+
+
+def test_collector_that_does_not_answer_holds_up_no_stop(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
+    asked, answered, go_on = set[str](), list[str](), Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.add(self.path)
+            go_on.wait(100)
+            answered.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever).start()
+        settings = {"otlp_endpoint": f"http://127.0.0.1:{server.server_port}", "otlp_signals": tuple(SIGNALS)}
+        with serving(tiny_store, default_model="bert", **settings) as service:
+            service.http.post("/embed", json={"inputs": "a"})
+            logging.getLogger("any").error("a line")
+        assert (asked, answered) == ({f"/v1/{signal}" for signal in SIGNALS}, [])
+        go_on.set()
+        server.shutdown()
 
 
 def test_standard_variables_choose_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,17 @@ def test_what_keys_use_is_counted_over_both_protocols(tiny_store: Path) -> None:
     assert use["seconds"][("a", "bert")] > 0
 
 
+def test_tokens_of_logits_and_gradients_are_counted(tiny_store: Path) -> None:
+    with serving(tiny_store, default_model="bert", api_keys=f"a:{KEYS['a']}") as service:
+        headers = {"authorization": f"Bearer {KEYS['a']}"}
+        layer = {"input_ids": [[2, 5, 3]], "gradient": [[[0.5] * 32] * 3]}
+        states = {"hidden": [[[0.5] * service.app.context.registry.models["llama"].card.hidden_size] * 2], "top_k": 1}
+        for path, body in (("llama/logits", states), ("bert/gradient", layer)):
+            answer = service.http.post(f"/models/{path}", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+        assert key_use(service)["tokens"] == {("a", "llama"): 2, ("a", "bert"): 3}
+
+
 def test_keys_are_not_shown_where_none_are_wanted(tiny_store: Path) -> None:
     with serving(tiny_store, default_model="bert", api_keys=f"a:{KEYS['a']}", key_metrics=0) as service:
         headers = {"authorization": f"Bearer {KEYS['a']}"}

@@ -287,7 +287,7 @@ async def test_eviction_waits_for_running_requests(exported: Path, monkeypatch: 
 
 async def test_pinned_models_are_loaded_at_the_start_and_stay(exported: Path) -> None:
     size = size_of(exported)
-    async with demand(exported, pinned_models="c", model_memory_bytes=2 * size, keep_alive=0) as service:
+    async with demand(exported, pinned_models="c", model_memory_bytes=2 * size, keep_alive="0") as service:
         assert service.loaded == ["c"]
         for name in ("a", "b"):
             assert (await service.vector(name)).status_code == 200
@@ -336,6 +336,20 @@ async def test_models_go_when_their_time_is_over(exported: Path) -> None:
         assert await service.counted('inlay_model_evictions_total{reason="keep_alive"}') == 2
 
 
+async def test_keep_alive_is_set_for_models_by_name(exported: Path) -> None:
+    async with demand(exported, keep_alive="2m, b=1h,c=-1") as service:
+        for name in ("a", "b", "c"):
+            await service.vector(name)
+        models = service.here.context.registry.models.values()
+        kept = {model.card.name: model.residency.keep_seconds for model in models if model.residency}
+        assert kept == {"a": 120, "b": 3600, "c": float("inf")}
+
+
+async def test_keep_alive_of_an_unknown_model_ends_the_start(exported: Path) -> None:
+    with pytest.raises(StartError, match=r"INLAY_KEEP_ALIVE names 'd', which is not served; served: 'a', 'b', 'c'"):
+        open_registry(Settings(store=exported, load="on-demand", keep_alive="d=1h"), Metrics())
+
+
 async def test_keep_alive_of_0_unloads_after_the_answer(exported: Path) -> None:
     async with demand(exported) as service:
         answer = await service.http.post("/api/embed", json={"model": "a", "input": "hello", "keep_alive": 0})
@@ -375,7 +389,7 @@ async def test_other_keep_alives_are_refused(exported: Path, sent: Any) -> None:
 
 
 async def test_probes_do_not_keep_a_model(exported: Path) -> None:
-    async with demand(exported, keep_alive=60) as service:
+    async with demand(exported, keep_alive="60") as service:
         await service.vector("a")
         policy = service.here.context.registry.on_demand
         assert policy is not None

@@ -53,9 +53,9 @@ export default function Search({ state, setState }) {
   const other = output === MEANING ? able.find((each) => each.name === state.other && each !== model && (collection?.pictures || outputsOf(each).includes(MEANING))) : null;
   const specs = model ? [specOf(model, output), ...(other ? [specOf(other, MEANING)] : [])] : [];
   const begin = (given) => {
-    const own = given.pictures ? chosenOf(usable(true), state.model) : model;
+    const own = chosenOf(usable(given.pictures), state.model);
     change({ where: undefined, has: undefined, color: undefined, like: undefined, query: given.name === SAMPLE.name ? undefined : state.query });
-    embedAll(given, given.pictures ? [specOf(own, MEANING)] : specs);
+    embedAll(given, !given.pictures === !collection?.pictures ? specs : [specOf(own, given.pictures ? MEANING : outputsOf(own)[0])]);
   };
   useEffect(() => {
     if (begun || !model) return;

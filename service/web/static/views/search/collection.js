@@ -8,8 +8,8 @@ import { SKETCH, sketch } from "./sparse.js";
 const PIECE = 32; // texts of a request: small enough that a person's other requests get their turn
 const PICTURES = 4;
 
-// {name, texts, columns: [{name, values, few}], pictures: [Blob] | null, runs: [Run], running, error}; null: none yet. The texts of pictures
-// are their files' names. A Run is {model, version, output, mixed, width, vectors: Float32Array [texts, width], rows, done, milliseconds}: the
+// {name, texts, columns: [{name, values, few}], pictures: [Blob] | null, unread: [name], runs: [Run], running, error}; null: none yet. The texts
+// of pictures are their files' names, and `unread` those that the server could not read. A Run is {model, version, output, mixed, width, vectors: Float32Array [texts, width], rows, done, milliseconds}: the
 // first is searched, a second compared with it; rows: sparse vectors {indices, values}, of which `vectors` are sketches.
 let collection = null;
 let generation = 0; // of the loop that may write: another collection or model ends the one before
@@ -44,10 +44,10 @@ export function isWhole(run, { texts }) {
 }
 
 // Embeds {name, texts, columns, pictures} by one or two specs; runs that exist go on where they are.
-export function embedAll({ name, texts, columns = [], pictures = null }, specs) {
+export function embedAll({ name, texts, columns = [], pictures = null, unread = [] }, specs) {
   const known = collection?.texts === texts ? collection.runs : [];
   const begun = (spec) => known.find((run) => isRunOf(run, spec)) ?? { ...spec, width: 0, vectors: new Float32Array(0), rows: [], done: 0, milliseconds: 0 };
-  change({ name, texts, columns, pictures, runs: specs.map(begun), error: null });
+  change({ name, texts, columns, pictures, unread, runs: specs.map(begun), error: null });
   return resume();
 }
 
@@ -75,6 +75,10 @@ export async function resume() {
       add(index, part);
     } catch (error) {
       if (loop !== generation) return;
+      if (collection.pictures?.length > 1 && error.code === "bad_input" && error.document.index >= 0) {
+        leaveOut(collection.runs[index].done + error.document.index);
+        continue;
+      }
       change({ error });
       if (!error.passing) return change({ running: false });
       await new Promise((done) => setTimeout(done, 1000 * error.retryAfter));
@@ -104,6 +108,13 @@ function add(index, { width, values, rows, milliseconds }) {
   vectors.set(values, before.done * width);
   const after = { ...before, width, vectors, rows: before.rows.concat(rows), done: before.done + values.length / width, milliseconds: before.milliseconds + milliseconds };
   change({ runs: collection.runs.with(index, after), error: null });
+}
+
+// Goes on without a picture that the server cannot read.
+function leaveOut(row) {
+  const { texts, pictures, runs, unread } = collection;
+  const kept = texts.toSpliced(row, 1);
+  change({ texts: kept, pictures: pictures.toSpliced(row, 1), unread: [...unread, texts[row]], runs: runs.map((run) => ({ ...run, vectors: run.vectors.slice(0, kept.length * run.width) })) });
 }
 
 export async function forget() {

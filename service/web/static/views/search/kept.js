@@ -12,7 +12,7 @@ function inStore(mode, use) {
       request.onerror = () => resolve(null);
       request.transaction.oncomplete = () => opening.result.close();
     };
-  });
+  }).catch(() => null); // where pages may keep nothing, opening throws
 }
 
 export const read = () => inStore("readonly", (rows) => rows.get("last"));

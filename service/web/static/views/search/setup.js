@@ -1,10 +1,11 @@
 // What is searched and by which model: texts or pictures of one's own, a sample; how far they are embedded.
-import { html, useState } from "../../lib/dom.js";
-import { ModelChoice, isRandom } from "../../components/model_choice.js";
+import { html, useEffect, useState } from "../../lib/dom.js";
+import { Choice } from "../../components/choice.js";
+import { ModelChoice, isRandom, titleOf } from "../../components/model_choice.js";
 import { ErrorLine } from "../../components/result.js";
 import { count } from "../models/units.js";
 import { forget, isWhole, pause, resume } from "./collection.js";
-import { MOST_PICTURES, MOST_TEXTS, PICTURE, likelyColumn, tableOf, textsOf } from "./files.js";
+import { MOST_PICTURES, MOST_TEXTS, PICTURE, likelyColumn, readText, tableOf, textsOf } from "./files.js";
 import { MEANING, WORDS, outputsOf, readsPictures } from "./roles.js";
 import { SAMPLE } from "./sample.js";
 
@@ -16,6 +17,7 @@ export function Setup({ models, able, model, output, other, collection, begun, c
   const [unfolded, setOpened] = useState(null); // null until somebody folds it
   const opened = unfolded ?? (begun && !collection);
   const own = useOwn(models, (given) => (setOpened(false), begin(given)));
+  useEffect(() => void ((own.problem || own.table) && setOpened(true)), [own.problem, own.table]); // also of files that are dropped on the folded card
   const drop = (event) => {
     event.preventDefault();
     setOver(false);
@@ -32,18 +34,12 @@ export function Setup({ models, able, model, output, other, collection, begun, c
       ${outputsOf(model).length > 1 &&
       !collection?.pictures &&
       html`<label class="field"><span>Find by</span>
-        <select value=${output} onChange=${(event) => change({ by: event.target.value === WORDS ? "words" : undefined })}>
-          <option value=${MEANING} selected=${output === MEANING}>meaning (dense vector)</option>
-          <option value=${WORDS} selected=${output === WORDS}>words (sparse vector)</option>
-        </select>
+        <${Choice} value=${output} options=${[[MEANING, "meaning (dense vector)"], [WORDS, "words (sparse vector)"]]} onChoose=${(each) => change({ by: each === WORDS ? "words" : undefined })} />
       </label>`}
       ${rivals.length > 0 &&
       output === MEANING &&
       html`<label class="field"><span>Compare with</span>
-        <select value=${other?.name ?? NONE} onChange=${(event) => change({ other: event.target.value || undefined })}>
-          <option value=${NONE} selected=${!other}>no other model</option>
-          ${rivals.map((each) => html`<option value=${each.name} selected=${each === other}>${each.name}${isRandom(each) ? " (random weights)" : ""}</option>`)}
-        </select>
+        <${Choice} value=${other?.name ?? NONE} options=${[[NONE, "no other model"], ...rivals.map((each) => [each.name, titleOf(each)])]} onChoose=${(name) => change({ other: name || undefined })} />
       </label>`}
     </div>
     ${[model, other].filter((each) => each && isRandom(each)).map((each) => html`<p class="note warn">The weights of ${each.name} are random: what it finds means nothing.</p>`)}
@@ -55,14 +51,21 @@ export function Setup({ models, able, model, output, other, collection, begun, c
   </section>`;
 }
 
+const nameOf = (name, taken, given) => (given > taken ? `${name}, the first ${count(taken)} of ${count(given)}` : name);
+
 // Files and lines that somebody gives: {takeFiles, take, problem, table, setTable, embed}.
 function useOwn(models, begin) {
   const [table, setTable] = useState(null); // {name, columns, rows, column}: read, not yet embedded
   const [problem, setProblem] = useState("");
-  const embed = (read) => (setTable(null), begin({ name: read.name, ...textsOf(read, read.column) }));
+  const embed = (read) => {
+    const { given, ...found } = textsOf(read, read.column);
+    setTable(null);
+    begin({ ...found, name: nameOf(read.name, found.texts.length, given) });
+  };
   const take = (text, name) => {
     setProblem("");
     setTable(null);
+    if (!models.some((each) => outputsOf(each).length)) return setProblem("No model of this server makes vectors of texts.");
     try {
       const read = tableOf(text, name);
       const column = likelyColumn(read);
@@ -72,15 +75,22 @@ function useOwn(models, begin) {
     } catch (error) {
       setProblem(`${name} is not taken: ${error.message}.`);
     }
+    return undefined;
   };
   const takeFiles = async (files) => {
     if (!files.length) return undefined;
-    const pictures = files.filter(({ type }) => PICTURE.test(type)).slice(0, MOST_PICTURES);
-    if (!pictures.length) return take(await files[0].text(), files[0].name);
-    if (!models.some(readsPictures)) return setProblem("No model of this server makes vectors of pictures: export a CLIP, SigLIP or DINO.");
     setProblem("");
     setTable(null);
-    return begin({ name: pictures.length === 1 ? pictures[0].name : `${count(pictures.length)} pictures`, texts: pictures.map(({ name }) => name), columns: [], pictures });
+    const all = files.filter(({ type }) => PICTURE.test(type));
+    const pictures = all.slice(0, MOST_PICTURES);
+    if (!pictures.length && files.length > 1) return setProblem("One file of texts is taken at a time: put them into one, or choose pictures.");
+    if (!pictures.length)
+      return readText(files[0]).then(
+        (text) => take(text, files[0].name),
+        (error) => setProblem(`${files[0].name} is not taken: ${error.message}.`),
+      );
+    if (!models.some(readsPictures)) return setProblem("No model of this server makes vectors of pictures: export a CLIP, SigLIP or DINO.");
+    return begin({ name: pictures.length === 1 ? pictures[0].name : nameOf(`${count(pictures.length)} pictures`, pictures.length, all.length), texts: pictures.map(({ name }) => name), columns: [], pictures });
   };
   return { takeFiles, take, problem, table, setTable, embed };
 }
@@ -104,9 +114,7 @@ function Own({ own: { takeFiles, take, problem, table, setTable, embed }, pictur
     ${problem && html`<p class="error" role="alert">${problem}</p>`}
     ${table &&
     html`<div class="row">
-      <label>Column of the texts ${" "}<select value=${table.column} onChange=${(event) => setTable({ ...table, column: Number(event.target.value) })}>
-        ${table.columns.map((name, index) => html`<option value=${index} selected=${index === table.column}>${name}</option>`)}
-      </select></label>
+      <label>Column of the texts ${" "}<${Choice} value=${table.column} options=${table.columns.map((name, index) => [index, name])} onChoose=${(index) => setTable({ ...table, column: Number(index) })} /></label>
       <button type="button" onClick=${() => embed(table)}>Embed ${count(table.rows.length)} rows</button>
     </div>`}
     <div class="row">
@@ -118,8 +126,8 @@ function Own({ own: { takeFiles, take, problem, table, setTable, embed }, pictur
 
 function Name({ collection }) {
   if (!collection) return html`<p class="note">none yet</p>`;
-  const { name, texts, runs } = collection;
-  return html`<p class="own-name">${name} <span class="note">${runs[0].done < texts.length ? `${count(runs[0].done)} of ` : ""}${count(texts.length)} by ${runs[0].model}</span></p>`;
+  const { name, texts, runs, unread = [] } = collection;
+  return html`<p class="own-name">${name} <span class="note">${runs[0].done < texts.length ? `${count(runs[0].done)} of ` : ""}${count(texts.length)} by ${runs[0].model}${unread.length ? `, without ${unread.slice(0, 3).join(", ")}${unread.length > 3 ? ` and ${unread.length - 3} more` : ""}: not read` : ""}</span></p>`;
 }
 
 function Progress({ collection }) {
