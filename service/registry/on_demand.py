@@ -75,18 +75,8 @@ class Residencies:
         return not_loaded(card, version, self._residency(card))
 
     def pin(self, folders: Mapping[str, Path]) -> None:
-        """Count the models that are pinned.
-
-        Raises:
-            StartError: a setting names one that is not among `folders`, or together they are larger than the budget.
-        """
-        kept = [] if self._settings.watch_store else [name for name in self._settings.keep_seconds if name]
-        for variable, names in (("PINNED_MODELS", self._settings.pinned_models), ("KEEP_ALIVE", kept)):
-            for name in names:
-                if name not in folders:
-                    known = store.quote_names(folders)
-                    raise StartError(f"INLAY_{variable} names {name!r}, which is not served; served: {known}")
-        for name in self._settings.pinned_models:
+        """Count the models that are pinned; raise StartError if together they are larger than the budget."""
+        for name in folders.keys() & set(self._settings.pinned_models):
             self._pinned_bytes += self._residency(store.read_card(folders[name], self._settings)).size
 
     def _residency(self, card: Card) -> Residency:

@@ -9,7 +9,7 @@ import difflib
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -424,16 +424,14 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
 
 
 def check_names(settings: Settings, names: Collection[str]) -> None:
-    """Raise StartError if the settings name a default model, or the model of an alias, that is not among `names`."""
-    for default in settings.default_model:
-        if default not in names:
-            raise StartError(
-                f"default model {default!r} is not loaded; loaded: {quote_names(names)}; name one of them "
-                f"with {DEFAULT_VARIABLE} or --default-model"
-            )
-    for alias, name in settings.model_of_alias.items():
-        if name not in names and not settings.watch_store:
-            raise StartError(
-                f"alias {alias!r} is of {name!r}, which is not loaded; loaded: {quote_names(names)}; name one of them "
-                "with INLAY_ALIASES or --alias"
-            )
+    """Raise StartError if a setting names a model that is not among `names`, nor may come to a watched store."""
+    named: dict[str, Iterable[str]] = {"DEFAULT_MODEL": settings.default_model, "PINNED_MODELS": settings.pinned_models}
+    if not settings.watch_store:
+        named |= {"ALIASES": settings.model_of_alias.values(), "KEEP_ALIVE": filter(None, settings.keep_seconds)}
+    for variable, each in named.items():
+        for name in each:
+            if name not in names:
+                raise StartError(
+                    f"INLAY_{variable} names {name!r}, which is not served; served: {quote_names(names)}: name one of "
+                    f"them there or with --{variable.lower().replace('_', '-')}"
+                )

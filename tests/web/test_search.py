@@ -253,7 +253,7 @@ def test_random_reranker_is_never_the_choice_of_the_page(opened: Open) -> None:
 
 @pytest.mark.parametrize("width", SIZES)
 def test_fits_every_width_and_is_accessible(width: int, opened: Open, screenshots: Callable[..., None]) -> None:
-    page = opened("search")
+    page = opened("search?reranker=none")
     wait_for_map(page, 144)
     page.mouse.move(0, 0)
     screenshots(page, "search", [width])

@@ -319,7 +319,7 @@ def test_every_section_begins_at_a_setting() -> None:
         (["--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"], "nowhere.pem cannot be used for TLS"),
         (["--tls-cert", "nowhere.pem"], "INLAY_TLS_CERT and INLAY_TLS_KEY both"),
         (["--models", "absent"], "holds no 'absent'"),
-        (["--default-model", "absent"], "default model 'absent' is not loaded"),
+        (["--default-model", "absent"], "INLAY_DEFAULT_MODEL names 'absent', which is not served"),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else each,
 )

@@ -206,7 +206,7 @@ async def test_rejects_values_too_large_for_float16(make, monkeypatch):
     [
         ({"store": Path("nowhere")}, "model store nowhere does not exist"),
         ({"models": ("tiny", "absent")}, "holds no 'absent'; it holds 'gpt2'"),
-        ({"default_model": "absent"}, "default model 'absent' is not loaded"),
+        ({"default_model": "absent"}, "INLAY_DEFAULT_MODEL names 'absent', which is not served"),
     ],
 )
 def test_unusable_store_stops_the_start_in_one_line(store, changes, message):

@@ -122,7 +122,7 @@ async def test_names_of_unloaded_models_go_with_them(store: Path) -> None:
 
 
 def test_alias_of_a_model_that_is_not_loaded_stops_the_start(store: Path) -> None:
-    with pytest.raises(StartError, match="alias 'x' is of 'nobody', which is not loaded"):
+    with pytest.raises(StartError, match="INLAY_ALIASES names 'nobody', which is not served"):
         registry_of(store, aliases="x=nobody")
     with pytest.raises(ValidationError, match="write ALIAS=NAME"):
         Settings(aliases="x")
