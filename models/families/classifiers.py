@@ -89,12 +89,13 @@ _BART = ClassifierSpec(
 
 CLASSIFIERS: dict[str, ClassifierSpec] = {
     **dict.fromkeys(("bert", "jina_bert", "ernie", "rembert", "megatron-bert", "layoutlm"), _BERT),
-    **dict.fromkeys(("nomic_bert", "gte"), _BERT),
+    **dict.fromkeys(("nomic_bert", "gte", "luke"), _BERT),
     "albert": ClassifierSpec((LayerSpec("pooler", "=tanh", in_base=True), LayerSpec("classifier"))),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), _ROBERTA),
     **dict.fromkeys(("xlm_roberta_flash", "jina_embeddings_v3", "data2vec-text", "mpnet", "esm"), _ROBERTA),
     "electra": _two_layers("=gelu"),
     "roformer": replace(_two_layers("hidden_act"), defaults={"hidden_act": "gelu"}),
+    "big_bird": replace(_two_layers("hidden_act"), defaults={"hidden_act": "gelu_new"}),
     "distilbert": ClassifierSpec((LayerSpec("pre_classifier", "=relu"), LayerSpec("classifier"))),
     **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
     "modernbert": _MODERNBERT,
@@ -120,6 +121,6 @@ CLASSIFIERS: dict[str, ClassifierSpec] = {
     **dict.fromkeys(("gemma3_text", "hunyuan_v1_dense", "olmo", "olmo2", "olmo3"), _SEQUENCE_ALONE),
     **dict.fromkeys(("phimoe", "gptj", "openai-gpt", "opt"), _SEQUENCE_ALONE),
     "ctrl": replace(_SEQUENCE_ALONE, layers=(LayerSpec("classifier", biased=False),)),
-    **dict.fromkeys(("t5", "mt5", "umt5"), _TOKENS_ALONE),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longformer"), _TOKENS_ALONE),
     **dict.fromkeys(("bart", "mvp"), _BART),
 }

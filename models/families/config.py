@@ -10,7 +10,8 @@ from models.recipes.steps import Activation
 
 Value = TypeVar("Value")
 
-# transformers' names (activations.ACT2CLS); prelu and xielu have parameters in the checkpoint and are not computed
+# transformers' names (activations.ACT2CLS); prelu and xielu have parameters in the checkpoint: of text models, only
+# Apertus has one of them
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",

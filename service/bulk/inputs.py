@@ -203,7 +203,8 @@ class Reader:
                 self._left = next(self._batches, None)
                 if self._left is None:
                     raise StartError(f"{path} ends at row {self._next}: it was longer when the run began")
-            ends = list(accumulate(_characters(self._left.slice(0, most))))
+            texts = zip(*self._left.slice(0, most).texts, strict=True)
+            ends = list(accumulate([sum([len(text or "") for text in each]) for each in texts]))
             fitting = max(int(not pieces), bisect_right(ends, room)) if ends else 0
             pieces.append(self._left.slice(0, fitting))
             self._left = self._left.slice(fitting)
@@ -211,10 +212,6 @@ class Reader:
                 break
             room, most = room - (ends[-1] if ends else 0), most - fitting
         return [piece for piece in pieces if len(piece)]
-
-
-def _characters(rows: Rows) -> list[int]:
-    return [sum(len(text or "") for text in each) for each in zip(*rows.texts, strict=True)]
 
 
 def json_batches(files: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:

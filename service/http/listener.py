@@ -3,10 +3,8 @@
 import asyncio
 import math
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from types import SimpleNamespace
 
 import uvicorn
@@ -31,7 +29,7 @@ def run_http_server(app: HttpApplication, listener: socket.socket, settings: Set
     files = tls.files(settings)
     config = uvicorn.Config(
         app,
-        ssl_context_factory=partial(_tls_context, files) if files else None,
+        ssl_context_factory=(lambda *_: tls.renewing(files)) if files else None,
         loop="uvloop",
         http=HttpProtocol,
         ws="none",
@@ -71,7 +69,3 @@ async def serving_beside(app: HttpApplication, listener: socket.socket, settings
         server.close()
         for connection in [*state.connections]:
             connection.shutdown()
-
-
-def _tls_context(files: tls.Files, config: uvicorn.Config, default: object) -> ssl.SSLContext:
-    return tls.renewing(files)

@@ -44,7 +44,7 @@ def read_spans(
     check_count(lists, max_inputs)
     for index, listed in enumerate(lists):
         for number, span in enumerate(listed):
-            if not _is_span(span):
+            if type(span) is not list or list(map(type, span)) != [int, int]:
                 path: FieldPath = ("spans", number) if bare else ("spans", index, number)
                 raise WrongType(f"is {quoted(span)}", field=path, allowed=FORM)
     try:
@@ -52,10 +52,6 @@ def read_spans(
     except OverflowError:
         raise OutOfRange("holds an integer beyond 64 bits", field=("spans",), allowed=FORM) from None
     return Spans(bounds, tuple(map(len, lists)), unit)
-
-
-def _is_span(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and type(value[0]) is type(value[1]) is int
 
 
 def check_count(lists: Sequence[Sized], max_inputs: int | None) -> None:

@@ -1,6 +1,7 @@
 // The models of this server, and a select of those that can do what a view needs.
 import { html, useEffect, useState } from "../lib/dom.js";
 import { ask, subscribe } from "../lib/api.js";
+import { Choice } from "./choice.js";
 
 const EMPTY_SECONDS = 5; // until a server without models is asked again
 let known = null; // rows of the last answer, shown at once by the next view
@@ -49,6 +50,9 @@ export function isRandom(model) {
   return (model.provenance ?? []).some(({ name, value }) => name === "weights" && value.startsWith("random"));
 }
 
+// A model's name with what somebody should know before it is chosen.
+export const titleOf = (model) => `${model.name}${readsOf(model)}${isRandom(model) ? " (random weights)" : ""}`;
+
 // What a model reads, for its option, unless it is texts.
 function readsOf(model) {
   if (model.reads_text) return "";
@@ -58,8 +62,6 @@ function readsOf(model) {
 export function ModelChoice({ models, chosen, onChoose, label = "Model" }) {
   return html`<label class="field">
     <span>${label}</span>
-    <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
-      ${models.map((model) => html`<option value=${model.name}>${model.name}${readsOf(model)}${isRandom(model) ? " (random weights)" : ""}${model.default ? " (default)" : ""}</option>`)}
-    </select>
+    <${Choice} value=${chosen} options=${models.map((model) => [model.name, `${titleOf(model)}${model.default ? " (default)" : ""}`])} onChoose=${onChoose} />
   </label>`;
 }

@@ -2,6 +2,7 @@
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { RequestError, ask } from "../lib/api.js";
 import { Chart, clock } from "../components/chart.js";
+import { Choice, named } from "../components/choice.js";
 import { Downloads, csvBlob, npyBlob } from "../components/downloads.js";
 import { curvesSvg, pictureFiles } from "../components/picture.js";
 import { ErrorLine } from "../components/result.js";
@@ -30,9 +31,7 @@ export default function Now({ state, setState }) {
   const change = (part) => setState({ ...state, ...part });
   return html`
     <div class="row controls-row">
-      <label>Time <select value=${String(minutes)} onChange=${(event) => change({ minutes: event.target.value === "60" ? undefined : Number(event.target.value) })}>
-        ${Object.entries(RANGES).reverse().map(([value, name]) => html`<option value=${value} selected=${Number(value) === minutes}>${name}</option>`)}
-      </select></label>
+      <label>Time <${Choice} value=${minutes} options=${Object.entries(RANGES).reverse()} onChoose=${(each) => change({ minutes: each === "60" ? undefined : Number(each) })} /></label>
       ${history && html`<${ModelFilter} samples=${history.samples} chosen=${state.model} onChoose=${(model) => change({ model })} />`}
       <button type="button" class="quiet" onClick=${() => setPaused(!paused)} aria-pressed=${paused}>${paused ? "Go on" : "Pause"}</button>
       <${SendOne} onDone=${askNow} />
@@ -92,10 +91,7 @@ function askedModels(samples) {
 
 function ModelFilter({ samples, chosen, onChoose }) {
   const names = [...new Set([...askedModels(samples), ...(chosen ? [String(chosen)] : [])])];
-  return html`<label>Model <select value=${chosen ?? ""} onChange=${(event) => onChoose(event.target.value || undefined)}>
-    <option value="">all models</option>
-    ${names.map((name) => html`<option value=${name} selected=${name === chosen}>${name}</option>`)}
-  </select></label>`;
+  return html`<label>Model <${Choice} value=${chosen ?? ""} options=${[["", "all models"], ...named(names)]} onChoose=${(name) => onChoose(name || undefined)} /></label>`;
 }
 
 function Figures({ history, minutes, model }) {
@@ -137,7 +133,7 @@ function Totals({ samples, last }) {
     ["p50, latest", latest ? milliseconds(latest.p50) : "–"],
     ["p99, latest", latest ? milliseconds(latest.p99) : "–"],
     ["tokens/s, mean", short(tokens / seconds)],
-    ["refused or failed", requests ? `${short(refused)} (${short((100 * refused) / Math.max(requests, refused))} %)` : short(refused)],
+    ["refused or failed", requests >= refused && requests ? `${short(refused)} (${short((100 * refused) / requests)} %)` : short(refused)],
     ["waiting tokens now", short(last.queue_tokens)],
     ["memory now", `${short(last.worker_private_bytes / 2 ** 20)} MiB`],
     ["workers ready", `${last.workers_ready} of ${last.workers}`],

@@ -1,14 +1,15 @@
 // Two models on the same texts: whose nearest neighbours share a column's value, and for which texts they differ.
 import { html, useMemo } from "../../lib/dom.js";
+import { Choice, named } from "../../components/choice.js";
 import { Downloads, csvBlob } from "../../components/downloads.js";
-import { shortened } from "../../components/heatmap.js";
 import { isWhole } from "./collection.js";
 import { useWorker } from "./map.js";
-import { addressOf } from "./roles.js";
+import { RowLink, RowName } from "./row_link.js";
 
 export const K = 10;
 const MOST_ASKED = 1000; // texts whose neighbours are sought, evenly spread: with 20,000 texts ten seconds a model
 const LISTED = 12;
+const MOST = 120; // characters of each
 
 const percent = (share) => `${Math.round(100 * share)} %`;
 
@@ -61,9 +62,7 @@ export function Compare({ collection, runs, state, change, focus, setFocus, near
     <div class="row between">
       <h2 id="compare-title">Two models</h2>
       ${sorted.length > 1 &&
-      html`<label>Topics in column ${" "}<select value=${column.name} onChange=${(event) => change({ score: event.target.value })}>
-        ${sorted.map(({ name }) => html`<option value=${name} selected=${name === column.name}>${name}</option>`)}
-      </select></label>`}
+      html`<label>Topics in column ${" "}<${Choice} value=${column.name} options=${named(sorted.map(({ name }) => name))} onChoose=${(name) => change({ score: name })} /></label>`}
     </div>
     <div class="compare-parts">
     ${!ready && html`<p class="note" role="status">${collection.texts.length <= K ? `It takes more than ${K} texts.` : found.some(Boolean) ? `Seeking the neighbours: ${Math.round(50 * found.reduce((sum, each) => sum + (each?.progress ?? 0), 0))} %` : "The neighbours are sought once both models have embedded all…"}</p>`}
@@ -78,7 +77,7 @@ export function Compare({ collection, runs, state, change, focus, setFocus, near
             .sort((a, b) => common[a] - common[b] || a - b)
             .slice(0, LISTED)
             .map((place) => found[0].data.rows[place])
-            .map((index, place) => html`<li key=${index}><button type="button" class="text-link" aria-pressed=${focus === index} onClick=${() => setFocus(focus === index ? null : index)}>${nameOf(collection, index)}</button></li>`)}
+            .map((index, place) => html`<li key=${index}><${RowLink} ...${{ collection, index }} most=${MOST} aria-pressed=${focus === index} onPick=${() => setFocus(focus === index ? null : index)} /></li>`)}
         </ol>
         ${focus !== null ? names.map((name, place) => html`<${Near} ...${{ collection, name, near: near[place], other: near[1 - place] }} />`) : html`<p class="note">Press one: its neighbours by each model are listed here and drawn on both maps.</p>`}
       </div></div>`}
@@ -86,16 +85,12 @@ export function Compare({ collection, runs, state, change, focus, setFocus, near
   </section>`;
 }
 
-function nameOf({ texts, pictures }, index) {
-  return html`${pictures && html`<img src=${addressOf(pictures[index])} alt="" loading="lazy" />`}${shortened(texts[index], 120)}`;
-}
-
 function Near({ collection, name, near, other }) {
   const shared = new Set(other.map(({ index }) => index));
   return html`<div>
     <h3>${name}</h3>
     <ol class="listed" tabindex="0" aria-label=${`Neighbours by ${name}`}>
-      ${near.map(({ index, score }) => html`<li key=${index}><span class="note">${score.toFixed(3)}</span> ${nameOf(collection, index)} ${shared.has(index) && html`<small class="both">both</small>`}</li>`)}
+      ${near.map(({ index, score }) => html`<li key=${index}><span class="note">${score.toFixed(3)}</span> <${RowName} ...${{ collection, index }} most=${MOST} /> ${shared.has(index) && html`<small class="both">both</small>`}</li>`)}
     </ol>
   </div>`;
 }

@@ -1,12 +1,13 @@
 // The map, or two of them beside each other, with what their colours mean and the list of what is chosen on them.
 import { html, useMemo, useState } from "../../lib/dom.js";
+import { Choice, named } from "../../components/choice.js";
 import { Downloads } from "../../components/downloads.js";
 import { count } from "../models/units.js";
 import { isWhole } from "./collection.js";
 import { colorName, looksOf, shapeName } from "./looks.js";
 import { LASSO, UMAP_POINTS, TextMap, ZOOM, useLayout, useWorker } from "./map.js";
 import { rowsCsv } from "./results.js";
-import { addressOf } from "./roles.js";
+import { RowLink } from "./row_link.js";
 
 const GROUPS = 8;
 const MOST_GROUPS = 18;
@@ -50,15 +51,9 @@ export function Maps({ collection, shown, wanted, state, change, links, over, se
     <div class="row between">
       <h2 id="map-title">Map</h2>
       <div class="row">
-        <label>Colour ${" "}<select value=${color} onChange=${(event) => change({ color: event.target.value })}>
-          <option value=${CLUSTERS} selected=${color === CLUSTERS}>clusters</option>
-          ${colors.map(({ name }) => html`<option value=${name} selected=${name === color}>${name}</option>`)}
-        </select></label>
+        <label>Colour ${" "}<${Choice} value=${color} options=${named([CLUSTERS, ...colors.map(({ name }) => name)])} onChoose=${(chosenColor) => change({ color: chosenColor })} /></label>
         ${color === CLUSTERS && html`<label>Clusters ${" "}<input type="number" min="2" max=${MOST_GROUPS} value=${groups} onChange=${(event) => change({ groups: event.target.valueAsNumber })} /></label>`}
-        <label>Layout ${" "}<select value=${layout} onChange=${(event) => change({ layout: event.target.value })}>
-          <option value="neighbours" disabled=${!small} selected=${layout === "neighbours"}>UMAP${small ? "" : ` (${least} to ${count(most)})`}</option>
-          <option value="components" selected=${layout === "components"}>PCA</option>
-        </select></label>
+        <label>Layout ${" "}<${Choice} value=${layout} options=${[["neighbours", small ? "UMAP" : `UMAP (${least} to ${count(most)})`, !small], ["components", "PCA"]]} onChoose=${(each) => change({ layout: each })} /></label>
         <div class="row">
           ${[LASSO, ZOOM].map((each) => html`<button type="button" class="tab" aria-pressed=${tool === each} onClick=${() => setTool(tool === each ? null : each)}>${each}</button>`)}
         </div>
@@ -89,7 +84,6 @@ export function Maps({ collection, shown, wanted, state, change, links, over, se
 }
 
 function Chosen({ collection, chosen: { name, indices }, setChosen, only, setOnly, setOver, onPick }) {
-  const { texts, pictures } = collection;
   return html`<div class="chosen" role="region" aria-label="Chosen on the map">
     <div class="row between">
       <h3>${count(indices.length)} chosen${name === "lasso" ? "" : `: ${name}`}</h3>
@@ -100,7 +94,7 @@ function Chosen({ collection, chosen: { name, indices }, setChosen, only, setOnl
       </div>
     </div>
     <ol class="listed" tabindex="0" aria-label="Texts chosen">
-      ${indices.slice(0, LISTED).map((index) => html`<li key=${index}><button type="button" class="text-link" onMouseEnter=${() => setOver(index)} onMouseLeave=${() => setOver(null)} onClick=${() => onPick(index)}>${pictures && html`<img src=${addressOf(pictures[index])} alt="" loading="lazy" />`}${texts[index]}</button></li>`)}
+      ${indices.slice(0, LISTED).map((index) => html`<li key=${index}><${RowLink} ...${{ collection, index, onPick }} onOver=${setOver} /></li>`)}
     </ol>
     ${indices.length > LISTED && html`<p class="note">The first ${LISTED} are listed; the CSV has all.</p>`}
   </div>`;

@@ -1,7 +1,8 @@
 // The query: a text, a picture, or one of the collection's own rows; and which of the texts may come.
 import { html, useEffect, useRef, useState } from "../../lib/dom.js";
 import { ask } from "../../lib/api.js";
-import { isRandom } from "../../components/model_choice.js";
+import { Choice } from "../../components/choice.js";
+import { isRandom, titleOf } from "../../components/model_choice.js";
 import { useAnswer } from "../../components/result.js";
 import { useDraft } from "../try/panel.js";
 import { isWhole } from "./collection.js";
@@ -77,18 +78,12 @@ export function Query({ collection, query, sides, rerankers, reranker, where, ha
     </p>`}
     <div class="row filters">
       ${sorted.map(
-        ({ name, values }) => html`<label>${name} ${" "}<select value=${where[name] ?? ""} onChange=${(event) => change({ where: { ...where, [name]: event.target.value || undefined } })}>
-          <option value="">all</option>
-          ${[...new Set(values)].sort().map((each) => html`<option value=${each} selected=${each === where[name]}>${each || "(empty)"}</option>`)}
-        </select></label>`,
+        ({ name, values }) => html`<label>${name} ${" "}<${Choice} value=${where[name] ?? ""} options=${[["", "all"], ...[...new Set(values)].sort().map((each) => [each, each || "(empty)"])]} onChoose=${(each) => change({ where: { ...where, [name]: each || undefined } })} /></label>`,
       )}
       <label>with the word ${" "}<input type="search" class="short" value=${filter} onInput=${(event) => setFilter(event.target.value)} /></label>
       ${rerankers.length > 0 &&
       !collection.pictures &&
-      html`<label>Rerank by ${" "}<select value=${reranker?.name ?? NONE} onChange=${(event) => change({ reranker: event.target.value })}>
-        <option value=${NONE} selected=${!reranker}>no reranker</option>
-        ${rerankers.map((each) => html`<option value=${each.name} selected=${each === reranker}>${each.name}${isRandom(each) ? " (random weights)" : ""}</option>`)}
-      </select></label>`}
+      html`<label>Rerank by ${" "}<${Choice} value=${reranker?.name ?? NONE} options=${[[NONE, "no reranker"], ...rerankers.map((each) => [each.name, titleOf(each)])]} onChoose=${(name) => change({ reranker: name })} /></label>`}
     </div>
     ${reranker && isRandom(reranker) && html`<p class="note warn">The weights of ${reranker.name} are random: its order means nothing.</p>`}
     ${!isWhole(collection.runs[0], collection) && html`<p class="note">Searched is what is embedded so far.</p>`}

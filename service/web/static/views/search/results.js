@@ -2,7 +2,8 @@
 import { html } from "../../lib/dom.js";
 import { Downloads, csvBlob, npyBlob } from "../../components/downloads.js";
 import { ErrorLine, useAnswer } from "../../components/result.js";
-import { WORDS, addressOf } from "./roles.js";
+import { WORDS } from "./roles.js";
+import { RowLink } from "./row_link.js";
 import { partsOf } from "./sparse.js";
 
 const TOLD = 5; // words of a hit
@@ -32,7 +33,7 @@ export function rowsCsv({ texts, columns, pictures }, rows, more) {
 
 // Args: id, title: of the card; rows: of orderOf; vector: the query's; reranker: its model, null without one; waiting: an answer is on its way; onOver(index), onPick(index).
 export function Results({ title = "Results", id = "found", collection, run, rows, vector, asked, reranker, error, waiting, onOver, onPick }) {
-  const { texts, columns, pictures } = collection;
+  const { columns, pictures } = collection;
   const words = useWords(run, vector, rows);
   const sorted = columns.filter(({ few }) => few);
   const csv = () =>
@@ -63,7 +64,7 @@ export function Results({ title = "Results", id = "found", collection, run, rows
               <td class="number">${score.toFixed(3)}</td>
               ${reranker && html`<td class="number">${reranked?.toFixed(3) ?? "…"}</td><td class="moved">${moved(before, place)}</td>`}
               <td class="text">
-                <button type="button" class="text-link" title="Search for its like" onClick=${() => onPick(index)}>${pictures && html`<img src=${addressOf(pictures[index])} alt="" loading="lazy" />`}${texts[index]}</button>
+                <${RowLink} title="Search for its like" ...${{ collection, index, onPick }} />
                 ${words && html`<ul class="words" aria-label="Words that count">${words[place]?.map(([word, part]) => html`<li>${word} <small>${part.toFixed(2)}</small></li>`)}</ul>`}
               </td>
               ${sorted.map(({ values }) => html`<td class="topic"><small>${values[index]}</small></td>`)}

@@ -241,9 +241,12 @@ export class Scene {
     const placed = ([x, y]) => [x * place.across + place.left, y * place.down + place.top];
     for (const { text, look } of this.captions) if (this.middles?.[look]) write(text, placed(this.middles[look]), 600, "--ink", [0, 1.5, -1.5]);
     if (this.view.zoom === 1 || this.pictures) return;
-    const seen = this.inside([[0, 0], [this.width, 0], [this.width, this.height], [0, this.height]]);
-    if (seen.length > MOST_TOLD) return;
-    for (const index of seen) write(shortened(this.texts[index], TOLD), this.at(index, place), 400, "--soft-ink", [1.2, -1.2]);
+    const seen = [];
+    for (let index = 0; index < this.count && seen.length <= MOST_TOLD; index++) {
+      const [x, y] = this.at(index, place);
+      if (x > 0 && y > 0 && x < this.width && y < this.height) seen.push(index);
+    }
+    if (seen.length <= MOST_TOLD) for (const index of seen) write(shortened(this.texts[index], TOLD), this.at(index, place), 400, "--soft-ink", [1.2, -1.2]);
   }
 
   // Captions [{text, look}] at the median places of the points of that look.

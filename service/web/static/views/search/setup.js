@@ -1,6 +1,7 @@
 // What is searched and by which model: texts or pictures of one's own, a sample; how far they are embedded.
 import { html, useEffect, useState } from "../../lib/dom.js";
-import { ModelChoice, isRandom } from "../../components/model_choice.js";
+import { Choice } from "../../components/choice.js";
+import { ModelChoice, isRandom, titleOf } from "../../components/model_choice.js";
 import { ErrorLine } from "../../components/result.js";
 import { count } from "../models/units.js";
 import { forget, isWhole, pause, resume } from "./collection.js";
@@ -33,18 +34,12 @@ export function Setup({ models, able, model, output, other, collection, begun, c
       ${outputsOf(model).length > 1 &&
       !collection?.pictures &&
       html`<label class="field"><span>Find by</span>
-        <select value=${output} onChange=${(event) => change({ by: event.target.value === WORDS ? "words" : undefined })}>
-          <option value=${MEANING} selected=${output === MEANING}>meaning (dense vector)</option>
-          <option value=${WORDS} selected=${output === WORDS}>words (sparse vector)</option>
-        </select>
+        <${Choice} value=${output} options=${[[MEANING, "meaning (dense vector)"], [WORDS, "words (sparse vector)"]]} onChoose=${(each) => change({ by: each === WORDS ? "words" : undefined })} />
       </label>`}
       ${rivals.length > 0 &&
       output === MEANING &&
       html`<label class="field"><span>Compare with</span>
-        <select value=${other?.name ?? NONE} onChange=${(event) => change({ other: event.target.value || undefined })}>
-          <option value=${NONE} selected=${!other}>no other model</option>
-          ${rivals.map((each) => html`<option value=${each.name} selected=${each === other}>${each.name}${isRandom(each) ? " (random weights)" : ""}</option>`)}
-        </select>
+        <${Choice} value=${other?.name ?? NONE} options=${[[NONE, "no other model"], ...rivals.map((each) => [each.name, titleOf(each)])]} onChoose=${(name) => change({ other: name || undefined })} />
       </label>`}
     </div>
     ${[model, other].filter((each) => each && isRandom(each)).map((each) => html`<p class="note warn">The weights of ${each.name} are random: what it finds means nothing.</p>`)}
@@ -119,9 +114,7 @@ function Own({ own: { takeFiles, take, problem, table, setTable, embed }, pictur
     ${problem && html`<p class="error" role="alert">${problem}</p>`}
     ${table &&
     html`<div class="row">
-      <label>Column of the texts ${" "}<select value=${table.column} onChange=${(event) => setTable({ ...table, column: Number(event.target.value) })}>
-        ${table.columns.map((name, index) => html`<option value=${index} selected=${index === table.column}>${name}</option>`)}
-      </select></label>
+      <label>Column of the texts ${" "}<${Choice} value=${table.column} options=${table.columns.map((name, index) => [index, name])} onChoose=${(index) => setTable({ ...table, column: Number(index) })} /></label>
       <button type="button" onClick=${() => embed(table)}>Embed ${count(table.rows.length)} rows</button>
     </div>`}
     <div class="row">

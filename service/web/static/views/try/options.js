@@ -1,5 +1,6 @@
 // How texts become vectors: controls for what the chosen model has, and the same as fields of a request.
 import { html } from "../../lib/dom.js";
+import { Choice, named } from "../../components/choice.js";
 import { python } from "../../components/snippets.js";
 import { useDraft } from "./panel.js";
 
@@ -64,17 +65,13 @@ function dtypesOf(model, output) {
   return [...floats, ...(model.calibration ? ["int8", "uint8"] : []), "binary", "ubinary"];
 }
 
-function Choice({ label, value, values, onChoose, note }) {
+function Option({ label, value, values, onChoose, note }) {
   return html`<label class="field">
     <span>${label}</span>
-    <select value=${value} onChange=${(event) => onChoose(event.target.value)}>
-      ${values.map(([each, text]) => html`<option value=${each} selected=${each === value}>${text}</option>`)}
-    </select>
+    <${Choice} value=${value} options=${values} onChoose=${onChoose} />
     ${note && html`<span class="note">${note}</span>`}
   </label>`;
 }
-
-const named = (names) => names.map((name) => [name, name]);
 
 export function Options({ model, state, change }) {
   const abilities = abilitiesOf(model);
@@ -85,33 +82,33 @@ export function Options({ model, state, change }) {
   const inputs = model.reads_text ? "Texts" : "Sequences";
   return html`
     ${outputs.length > 1 &&
-    html`<${Choice} label="Output" value=${output} values=${named(outputs)} onChoose=${(value) => change({ output: value === SENTENCE ? undefined : value })}
+    html`<${Option} label="Output" value=${output} values=${named(outputs)} onChoose=${(value) => change({ output: value === SENTENCE ? undefined : value })}
       note=${pooled ? "" : `One row a token: drawn for one ${model.reads_text ? "text" : "sequence"} at a time.`} />`}
     ${pooled &&
     own &&
-    html`<${Choice} label="Pooling" value=${state.pooling in POOLINGS ? state.pooling : ""} onChoose=${(value) => change({ pooling: value || undefined })}
+    html`<${Option} label="Pooling" value=${state.pooling in POOLINGS ? state.pooling : ""} onChoose=${(value) => change({ pooling: value || undefined })}
       values=${[["", `the model's own (${POOLINGS[own.mode] ?? own.mode})`], ...Object.entries(POOLINGS)]} />`}
     ${pooled &&
-    html`<${Choice} label="Scale to unit length" value=${typeof state.normalize === "boolean" ? String(state.normalize) : ""}
+    html`<${Option} label="Scale to unit length" value=${typeof state.normalize === "boolean" ? String(state.normalize) : ""}
       onChoose=${(value) => change({ normalize: value === "" ? undefined : value === "true" })}
       values=${[["", `as the model's files say${own ? ` (${own.normalize ? "yes" : "no"})` : ""}`], ["true", "yes"], ["false", "no"]]} />`}
     ${pooled && html`<${NumberField} key=${model.name} label="Dimensions kept" value=${state.dimensions} most=${model.sentence_width} placeholder=${`all ${model.default_width}`}
       onChoose=${(dimensions) => change({ dimensions })} />`}
     ${outputs.length > 0 &&
-    html`<${Choice} label="Number format (dtype)" value=${dtypesOf(model, output).includes(state.dtype) ? state.dtype : "float32"} values=${named(dtypesOf(model, output))}
+    html`<${Option} label="Number format (dtype)" value=${dtypesOf(model, output).includes(state.dtype) ? state.dtype : "float32"} values=${named(dtypesOf(model, output))}
       onChoose=${(value) => change({ dtype: value === "float32" ? undefined : value })}
       note=${pooled && !model.calibration ? "int8 and uint8 need ranges: inlay calibrate finds them." : ""} />`}
     ${model.reads_text && model.prompts.length > 0 &&
-    html`<${Choice} label="Prompt" value=${model.prompts.includes(state.prompt) ? state.prompt : ""} onChoose=${(value) => change({ prompt: value || undefined })}
+    html`<${Option} label="Prompt" value=${model.prompts.includes(state.prompt) ? state.prompt : ""} onChoose=${(value) => change({ prompt: value || undefined })}
       values=${[["", model.default_prompt ? `the model's own (${model.default_prompt})` : "none"], ...named(model.prompts)]} />`}
     ${model.tasks.length > 0 &&
-    html`<${Choice} label="Task" value=${model.tasks.includes(state.task) ? state.task : ""} onChoose=${(value) => change({ task: value || undefined })}
+    html`<${Option} label="Task" value=${model.tasks.includes(state.task) ? state.task : ""} onChoose=${(value) => change({ task: value || undefined })}
       values=${[["", model.default_task ? `the model's own (${model.default_task})` : "none"], ...named(model.tasks)]} />`}
     ${model.reads_text && outputs.length > 0 &&
-    html`<${Choice} label="What the texts are for (input_type)" value=${PURPOSES.includes(state.purpose) ? state.purpose : ""}
+    html`<${Option} label="What the texts are for (input_type)" value=${PURPOSES.includes(state.purpose) ? state.purpose : ""}
       onChoose=${(value) => change({ purpose: value || undefined })} values=${[["", "not said"], ...named(PURPOSES)]}
       note=${model.prompts.length || model.tasks.length || model.multi_vector ? "Brings the model's prompt for it." : "This model has no prompts: it changes nothing."} />`}
-    <${Choice} label=${model.max_tokens ? `${inputs} of more than ${model.max_tokens} tokens` : `${inputs} that are too long`} value=${["end", "beginning", "refuse"].includes(state.cut) ? state.cut : ""}
+    <${Option} label=${model.max_tokens ? `${inputs} of more than ${model.max_tokens} tokens` : `${inputs} that are too long`} value=${["end", "beginning", "refuse"].includes(state.cut) ? state.cut : ""}
       onChoose=${(value) => change({ cut: value || undefined })}
       values=${[["", "as the server is set"], ["end", "lose their end"], ["beginning", "lose their beginning"], ["refuse", "are refused"]]} />
   `;

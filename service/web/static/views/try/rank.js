@@ -1,6 +1,7 @@
 // The texts ranked for a query: by a cross-encoder or a late-interaction model, or by the cosine of sentence vectors.
 import { html } from "../../lib/dom.js";
-import { isRandom } from "../../components/model_choice.js";
+import { Choice } from "../../components/choice.js";
+import { isRandom, titleOf } from "../../components/model_choice.js";
 import { Bars, scaleOf } from "../../components/bars.js";
 import { barsSvg, pictureFiles } from "../../components/picture.js";
 import { Downloads, csvBlob } from "../../components/downloads.js";
@@ -85,9 +86,7 @@ export function Rank({ model, models, texts, state, change, usual }) {
     <label class="field"><span>Query</span><input type="text" maxlength="2000" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
     ${ranker &&
     html`<label class="field"><span>Ranked by</span>
-      <select value=${ranker.name} onChange=${(event) => change({ ranker: event.target.value })}>
-        ${rankersOf(models).map((each) => html`<option value=${each.name} selected=${each.name === ranker.name}>${each.name}${isRandom(each) ? " (random weights)" : ""}${abilitiesOf(each).ranks ? "" : " (cosine of its vectors)"}</option>`)}
-      </select>
+      <${Choice} value=${ranker.name} options=${rankersOf(models).map((each) => [each.name, `${titleOf(each)}${abilitiesOf(each).ranks ? "" : " (cosine of its vectors)"}`])} onChoose=${(name) => change({ ranker: name })} />
     </label>`}
     ${ranker && isRandom(ranker) && html`<p class="note warn">The weights of ${ranker.name} are random: its order means nothing.</p>`}
     ${!real &&

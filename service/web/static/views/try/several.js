@@ -1,5 +1,6 @@
 // Several vectors a text (late interaction): which token of a query meets which token of a text, and the score that comes of it.
 import { html, useMemo } from "../../lib/dom.js";
+import { Choice } from "../../components/choice.js";
 import { Heatmap, shortened } from "../../components/heatmap.js";
 import { Downloads, csvBlob, npyBlob } from "../../components/downloads.js";
 import { matrixSvg, pictureFiles } from "../../components/picture.js";
@@ -54,9 +55,7 @@ export function Several({ model, texts, state, change, usual }) {
     <${Snippets} label="The text's vectors" request=${given} grpc=${grpcOf(model, [texts[chosen]], given.json, SEVERAL)} />`;
   return html`<${Panel} id="several" title="Late interaction" result=${result} height=${36} wide foot=${foot}>
     <label class="field"><span>Text compared with the query</span>
-      <select value=${String(chosen)} onChange=${(event) => change({ text: Number(event.target.value) || undefined })}>
-        ${texts.map((text, index) => html`<option value=${String(index)} selected=${index === chosen}>${index + 1}. ${shortened(text, 60)}</option>`)}
-      </select>
+      <${Choice} value=${chosen} options=${texts.map((text, index) => [index, `${index + 1}. ${shortened(text, 60)}`])} onChoose=${(index) => change({ text: Number(index) || undefined })} />
     </label>
     ${table &&
     html`<p class="note">Query “${first.answer.request.json.inputs[0]}”: ${table.rows} vectors; the text: ${table.columns}. ${mean ? "Mean" : "Sum"} of each row's largest value

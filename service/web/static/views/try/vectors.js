@@ -1,5 +1,6 @@
 // The vectors of the texts as a strip under each, or the rows of one text's tokens as a heat map.
 import { html, useMemo } from "../../lib/dom.js";
+import { Choice } from "../../components/choice.js";
 import { Heatmap, rangeOf, shortened } from "../../components/heatmap.js";
 import { Strips } from "../../components/strips.js";
 import { Downloads, csvBlob, npyBlob } from "../../components/downloads.js";
@@ -52,9 +53,7 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
   return html`<${Panel} id="vectors" title="Vectors" result=${result} height=${pooled ? 11 + Math.min(30, 3.2 * texts.length) : 32} wide foot=${foot}>
     ${!pooled &&
     html`<label class="field"><span>${model.reads_text ? "Text" : "Sequence of ids"}</span>
-      <select value=${String(chosen)} onChange=${(event) => change({ text: Number(event.target.value) || undefined })}>
-        ${texts.map((text, index) => html`<option value=${String(index)} selected=${index === chosen}>${index + 1}. ${shortened(lineOf(text), 60)}</option>`)}
-      </select>
+      <${Choice} value=${chosen} options=${texts.map((text, index) => [index, `${index + 1}. ${shortened(lineOf(text), 60)}`])} onChoose=${(index) => change({ text: Number(index) || undefined })} />
     </label>`}
     ${table &&
     html`<p class="note">
