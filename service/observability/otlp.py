@@ -52,17 +52,16 @@ async def exporting(settings: Settings, metrics: Metrics, *ends: Callable[[], ob
         ends: functions that send the rest of other signals.
     """
     signals = settings.signals if settings.otlp_endpoint else ()
-    async with AsyncExitStack() as stack:
-        for signal, begin in (("logs", _send_logs), ("metrics", _send_metrics)):
-            if signal in signals:
-                ends = (*ends, begin(settings, metrics, stack))
-        yield
-    if ends:
-        _, late = await asyncio.wait([asyncio.create_task(_beside(end)) for end in ends], timeout=LAST_SECONDS)
-        if late:
+    try:
+        async with AsyncExitStack() as stack:
+            for signal, begin in (("logs", _send_logs), ("metrics", _send_metrics)):
+                if signal in signals:
+                    ends = (*ends, begin(settings, metrics, stack))
+            yield
+    finally:
+        sent = [asyncio.create_task(_beside(end)) for end in ends]
+        if sent and (await asyncio.wait(sent, timeout=LAST_SECONDS))[1]:
             log.warning("the collector did not take the rest within %g s", LAST_SECONDS)
-        for task in late:
-            task.cancel()
 
 
 async def _beside(work: Callable[[], object]) -> None:
