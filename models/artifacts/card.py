@@ -328,6 +328,13 @@ class Card:
         return self.image.axial if self.image else None
 
     @property
+    def mask_pooling(self) -> str | None:
+        """The pooling that makes the one row of each text, if its mask alone says of which rows; else None."""
+        if self.pooling:
+            return self.pooling.mode if self.pooling.include_prompt else None
+        return self.classifier.pooling if self.classifier and self.classifier.pad_id is None else None
+
+    @property
     def classifier_output(self) -> str:
         """The output of the classifier: logits of texts, or of tokens."""
         return CLASS_LOGITS if self.classifier and self.classifier.pooling else TOKEN_CLASS_LOGITS

@@ -34,17 +34,19 @@ class Computed(NamedTuple):
     """Vectors of texts.
 
     Args:
-        output: of the texts that were not refused, in their order.
+        output: of the texts that were not refused.
+        numbers: of these texts, in the order of the output.
         cut: numbers of the texts that were cut.
         failed: why texts were refused, by number.
     """
 
     output: Output
+    numbers: list[int]
     cut: list[int]
     failed: dict[int, str]
 
 
-Tasks = list[tuple[list[int], "Future[Computed]"]]  # numbers of texts, and their vectors to come
+Tasks = list["Future[Computed]"]
 
 
 class Embedder:
@@ -102,7 +104,7 @@ class Embedder:
         sizes = [len(text.text) + len(text.pair or "") for text in read]
         order = sorted(range(len(texts)), key=lambda number: -sizes[number])
         return [
-            (numbers, self._threads.submit(self._output, [read[number] for number in numbers]))
+            self._threads.submit(self._output, {number: read[number] for number in numbers})
             for numbers in cut_by_size(order, sizes, self._task_characters)
         ]
 
@@ -112,17 +114,10 @@ class Embedder:
         Raises:
             InlayError: a text has no vector; `index` is its number.
         """
-        results = [_result(numbers, future) for numbers, future in tasks]
+        results = [task.result() for task in tasks]
         outputs = [result.output for result in results]
-        named = [
-            (
-                [number for place, number in enumerate(numbers) if place not in result.failed],
-                [numbers[place] for place in result.cut],
-                {numbers[place]: why for place, why in result.failed.items()},
-            )
-            for (numbers, _), result in zip(tasks, results, strict=True)
-        ]
-        order = np.argsort([number for numbers, _, _ in named for number in numbers])
+        numbers = [number for result in results for number in result.numbers]
+        order = np.argsort(numbers)
         lengths = np.array([length for output in outputs for length in output.lengths], np.int64)
         ends, places = np.cumsum(lengths), order
         if not self.kind.pooled:
@@ -131,35 +126,28 @@ class Embedder:
         columns = [output.indices for output in outputs if output.indices is not None]
         indices = np.concatenate([np.empty(0, np.int32), *columns])[places] if self.kind.sparse else None
         output = Output(self.output, rows, tuple(lengths[order].tolist()), self.kind.pooled, indices)
-        failed = {number: why for _, _, each in named for number, why in each.items()}
-        return Computed(output, sorted(number for _, cut, _ in named for number in cut), failed)
+        failed = {number: why for result in results for number, why in result.failed.items()}
+        return Computed(output, sorted(numbers), sorted(number for result in results for number in result.cut), failed)
 
     def cancel(self, tasks: Tasks) -> None:
         """Cancel the tasks that have not begun."""
-        for _, future in tasks:
-            future.cancel()
+        for task in tasks:
+            task.cancel()
 
-    def _output(self, texts: list[Text]) -> Computed:
-        left, failed = list(range(len(texts))), dict[int, str]()
+    def _output(self, texts: dict[int, Text]) -> Computed:
+        """Return the output of texts by their numbers; the index of an error is a number too."""
+        left, failed = [*texts], dict[int, str]()
         while True:
             try:
-                output, cut = self._computation.output([texts[place] for place in left])
+                output, cut = self._computation.output([texts[number] for number in left])
                 break
             except InlayError as error:
-                if error.index is None or not self._skip_failed:
+                if error.index is None:
+                    raise StartError(error.message) from error
+                error.index = left.pop(error.index)
+                if not self._skip_failed:
                     raise
-                failed[left.pop(error.index)] = error.received
+                failed[error.index] = error.received
         if self._activation is not None:
             output = output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(self.dtype))
-        return Computed(output, [left[place] for place in cut], failed)
-
-
-def _result(numbers: Sequence[int], future: "Future[Computed]") -> Computed:
-    """Return the result of a task; an error's index becomes the number of the text."""
-    try:
-        return future.result()
-    except InlayError as error:
-        if error.index is None:
-            raise StartError(error.message) from error
-        error.index = numbers[error.index]
-        raise
+        return Computed(output, left, [left[place] for place in cut], failed)

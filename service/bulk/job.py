@@ -109,7 +109,7 @@ class PartComputer:
     def _finish(self, window: Window) -> None:
         read = np.flatnonzero(window.present) + window.first  # the row of each text
         try:
-            output, cut, failed = self._embedder.collect(window.tasks)
+            output, _, cut, failed = self._embedder.collect(window.tasks)
         except InlayError as error:
             raise StartError(f"{window.part.path}: the text of row {read[error.index]} {error.received}") from error
         self._report.add(Row("empty", int(row) + window.first) for row in np.flatnonzero(~window.present))

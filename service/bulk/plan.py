@@ -38,12 +38,7 @@ class Options:
     @property
     def values(self) -> dict[str, Any]:
         """Every value of the options by name, as JSON holds it."""
-        alone = {
-            "model": self.model,
-            "version": self.version,
-            "part_rows": self.part_rows,
-            "skip_failed": self.skip_failed,
-        }
+        alone = {name: getattr(self, name) for name in ("model", "version", "part_rows", "skip_failed")}
         values = alone | asdict(self.columns) | self.embed._asdict()
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

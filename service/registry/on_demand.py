@@ -146,12 +146,9 @@ class OnDemand:
     async def look(self) -> None:
         """Unload the models whose time is over."""
         for name in [*self._models]:
-            if self._is_over(name):
+            model = self._models.get(name)  # it may have gone meanwhile
+            if model is not None and self.seconds_left(model) <= 0 and self._is_idle(model):
                 await self._evict(name, "keep_alive")
-
-    def _is_over(self, name: str) -> bool:
-        model = self._models.get(name)
-        return model is not None and self.seconds_left(model) <= 0 and self._is_idle(model)
 
     async def load(self, name: str) -> None:
         """Load the store's present version of a model once there is room.
@@ -225,12 +222,11 @@ class OnDemand:
 
     def _least_recently_used(self, besides: str) -> str | None:
         """Return the name of the model that makes room; None while all are pinned or in use, or it was just loaded."""
-        found: list[tuple[float, str, float]] = []
-        for model in self._others(besides):
-            residency = model.residency
-            if residency is not None and not residency.pinned and self._is_idle(model):
-                stays_until = residency.loaded_at + max(LEAST_STAY_SECONDS, STAY * residency.load_seconds)
-                found.append((residency.used_at, model.card.name, stays_until))
+        found = [
+            (held.used_at, model.card.name, held.loaded_at + max(LEAST_STAY_SECONDS, STAY * held.load_seconds))
+            for model in self._others(besides)
+            if (held := model.residency) is not None and not held.pinned and self._is_idle(model)
+        ]
         _, name, stays_until = min(found, default=(0.0, None, math.inf))
         return name if self.clock() >= stays_until else None
 

@@ -19,18 +19,17 @@ log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """Checks whether the loaded models answer, and keeps the verdict for a second."""
+    """Checks whether the loaded models answer, and keeps the verdict for a second.
+
+    Attributes:
+        fault: why a model failed the last check; None: all answered.
+    """
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = models
         self._checked_at = -VERDICT_SECONDS
-        self._fault: str | None = None
+        self.fault: str | None = None
         self._checking: asyncio.Task[None] | None = None
-
-    @property
-    def fault(self) -> str | None:
-        """Why a model failed the last check; None: all answered."""
-        return self._fault
 
     async def check(self) -> None:
         """Raise Unavailable, naming a model that does not answer; concurrent calls share one check."""
@@ -38,16 +37,16 @@ class Readiness:
             if self._checking is None:
                 self._checking = asyncio.create_task(self._check_models())
             await asyncio.shield(self._checking)
-        if self._fault:
-            raise Unavailable(self._fault)
+        if self.fault:
+            raise Unavailable(self.fault)
 
     async def _check_models(self) -> None:
         try:
             faults = await asyncio.gather(*map(_fault_of, list(self._models.values())))
-            before, self._fault = self._fault, next(filter(None, faults), None)
+            before, self.fault = self.fault, next(filter(None, faults), None)
             self._checked_at = perf_counter()
-            if self._fault and self._fault != before:
-                log.error("not ready: %s", self._fault)
+            if self.fault and self.fault != before:
+                log.error("not ready: %s", self.fault)
         finally:
             self._checking = None
 

@@ -118,18 +118,16 @@ class ModelRegistry:
             BadRequest: none was named and there is no default.
             ModelNotLoaded: it is loaded on demand, and is not.
         """
-        model = self.find(name) if name else self.default_of(*kinds) if kinds else self.default
-        if model is None:
-            raise self._not_found(name) if name else self._no_default()
+        model = self.described(name, *kinds)
         if self.on_demand is not None and (residency := model.residency) is not None:
             if not model.batchers:
                 raise self.on_demand.missing(model.card.name)
             residency.used_at = self.on_demand.clock()
         return model
 
-    def described(self, name: str | None) -> Model:
-        """Return the model that answers to a name, or the default model, loaded or not; raise as `get` does."""
-        model = self.find(name) if name else self.default
+    def described(self, name: str | None, *kinds: Kind) -> Model:
+        """Return what `get` does, loaded or not; raise as `get` does."""
+        model = self.find(name) if name else self.default_of(*kinds) if kinds else self.default
         if model is None:
             raise self._not_found(name) if name else self._no_default()
         return model

@@ -87,11 +87,7 @@ def fault(card: Card) -> str | None:
 
 def pooling(card: Card) -> str | None:
     """Return the pooling by which the graph makes the vector of a text; None: the service pools rows."""
-    if card.pooling:
-        mode = card.pooling.mode if card.pooling.include_prompt else None
-    else:
-        mode = card.classifier.pooling if card.classifier and card.classifier.pad_id is None else None
-    return mode if mode in rectangle.SHARES else None
+    return card.mask_pooling if card.mask_pooling in rectangle.SHARES else None
 
 
 def load(

@@ -56,7 +56,10 @@ def test_a_text_is_the_mean_of_its_words(text: str, rows: list[int], tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer": "PhraseTokenizer"}, r"wordembedding_config.json: tokenizer_class is 'PhraseTokenizer'; .*save"),
+        (
+            {"tokenizer": "PhraseTokenizer"},
+            r"wordembedding_config.json:1: tokenizer_class is 'PhraseTokenizer'; .*save",
+        ),
         (
             {"mode": "max"},
             r"modules.json chains WordEmbeddings, Pooling, which pools by max; what is computed.*by mean",
