@@ -1,7 +1,6 @@
 """Decoders of the Open Inference Protocol: the binary tensor extension, raw tensors, ModelInfer messages."""
 
 import json
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -25,16 +24,6 @@ WORDS = (
 )
 
 
-def _finished(reading: Coroutine[Any, Any, Inference]) -> Inference:
-    """Return what a coroutine returns without waiting: these bodies are small enough."""
-    try:
-        reading.send(None)
-    except StopIteration as end:
-        inference: Inference = end.value
-        return inference
-    raise AssertionError("it waits")
-
-
 def _answer(inference: Inference) -> Answer:
     """Return an answer of the numbers that came."""
     arrays = [OutputTensor(each.name, each.values) for each in inference.inputs if not isinstance(each.values, list)]
@@ -44,8 +33,8 @@ def _answer(inference: Inference) -> Answer:
 def _binary(data: bytes) -> None:
     """2 bytes: what the header claims (0xFFFF: it is not sent); then the body."""
     length = int.from_bytes(data[:2], "little")
-    fields = {} if length == NO_HEADER else {bodies.JSON_BYTES_HEADER: b"%d" % length}
-    inference = _finished(bodies.read(data[2:], fields))
+    header = None if length == NO_HEADER else b"%d" % length
+    inference = bodies.read(data[2:], header)
     with suppress(StopIteration):  # small enough to be answered without waiting
         bodies.respond(_answer(inference), lambda size: None).send(None)
 

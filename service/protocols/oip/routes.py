@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from service.errors import Unavailable
 from service.http import openapi_data
 from service.http.formats import JSON
 from service.http.response import Response, json_response
@@ -42,7 +43,10 @@ def routes(plane: DataPlane) -> RouteGroup:
 def _descriptions(plane: DataPlane) -> list[Route]:
     def get(method: str, *paths: str, probe: bool = False) -> list[Route]:
         async def handler(request: Request) -> Response:
-            return json_response(await plane.describe(method, **request.parameters))
+            try:
+                return json_response(await plane.describe(method, **request.parameters))
+            except Unavailable as error:  # a probe's error is not counted as one
+                return render_error(error.without_frames())
 
         return [Route("GET", path, handler, admitted=False, probe=probe, needs_key=not probe) for path in paths]
 

@@ -35,7 +35,8 @@ def round_operands(graph: Any) -> None:
     del graph.node[:]
     for node in nodes:
         for attribute in node.attribute:
-            round_operands(attribute.g)
+            if attribute.HasField("g"):
+                round_operands(attribute.g)
         graph.node.append(node)
         if node.op_type == "Cast" and node.attribute[0].i == TensorProto.BFLOAT16:
             (name,) = node.output
