@@ -171,7 +171,6 @@ def test_tei_client_gets_the_same_vectors_and_cosines(opened: Open, web_server: 
 
 
 def test_cohere_client_gets_the_same_order(opened: Open, web_server: Served) -> None:
-    pytest.importorskip("cohere")
     page = shown(opened, RERANKER)
     expected = web_server.http.post("/rerank", json=body_of(copied(page, "Ranking", "curl"))[1]).json()
     printed = ran([sys.executable, "-c", copied(page, "Ranking", "Cohere")]).splitlines()
