@@ -57,7 +57,7 @@ def duration_seconds(value: object) -> Any:
     if isinstance(value, str):
         match = re.fullmatch(r"(-?)(?:(\d+(?:\.\d+)?)|((?:\d+(?:\.\d+)?(?:ms|s|m|h))+))", value.strip())
         if match is None:
-            raise ValueError(f"{value[:40]!r} is no duration: write seconds, or a duration as 5m or 1h30m; -1: for ever")
+            raise ValueError(f"{value[:40]!r} is no duration: write seconds, 5m or 1h30m; -1: for ever")
         parts = [(match[2], "s")] if match[2] else re.findall(r"([\d.]+)([a-z]+)", match[3])
         value = (-1 if match[1] else 1) * sum([float(number) * UNITS[unit] for number, unit in parts])
     return math.inf if isinstance(value, int | float) and value < 0 else value

@@ -278,7 +278,7 @@ def test_wrong_value_is_named_where_it_was_set(
     [
         ("--port 1024 --grpc-port 1024", "INLAY_PORT and INLAY_GRPC_PORT are both 1024"),
         ("--pinned-models a", "INLAY_PINNED_MODELS needs INLAY_LOAD=on-demand"),
-        ("--keep-alive 5m,a=1d", "--keep-alive is '5m,a=1d': '1d' is no duration: write seconds, or a duration as 5m or 1h30m"),
+        ("--keep-alive 5m,a=1d", "--keep-alive is '5m,a=1d': '1d' is no duration: write seconds, 5m or 1h30m"),
         ("--keep-alive a=5m,a=1h", "it names a model twice"),
         ("--management-port 8080", "INLAY_PORT and INLAY_MANAGEMENT_PORT are both 8080"),
         (
